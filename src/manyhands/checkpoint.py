@@ -1,0 +1,138 @@
+"""Checkpoints: one safetensors file each, with a JSON header; written beside, flushed, then renamed.
+
+No generator's state is needed: the order of samples and the random layers are functions of the seed and the step.
+"""
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from manyhands.errors import UserError, check
+from manyhands.replica import Replica
+
+
+@dataclass
+class Cursor:
+    """Where in the run a checkpoint was taken."""
+
+    step: int = 0
+    epoch_losses: list[float] = field(default_factory=list)
+    """Mean loss of each finished epoch."""
+    loss_sum: float = 0.0
+    """Loss of the unfinished epoch so far, times samples."""
+
+
+def write_checkpoint(folder: Path, replica: Replica, cursor: Cursor, task: str, keep: int) -> Path:
+    """Write a checkpoint and remove all but the last `keep`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors, numbers = _optimizer_state(replica)
+    tensors = {"params": replica.params, **tensors}
+    tensors = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+    header = {
+        "cursor": json.dumps(asdict(cursor)),
+        "optimizer": json.dumps(numbers),
+        "task": task,
+        "shapes": json.dumps(_shapes(replica.module)),
+        "sha256": _digest(tensors),
+    }
+    path = folder / f"step-{cursor.step:09d}.safetensors"
+    beside = folder / f".{path.name}.tmp"
+    with open(beside, "wb") as f:
+        f.write(save(tensors, header))
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(beside, path)
+    for old in checkpoints(folder)[:-keep]:
+        old.unlink()
+    return path
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints in this folder, oldest first."""
+    return sorted(folder.glob("step-*.safetensors"))
+
+
+def newest_sound(folder: Path) -> tuple[Path | None, list[Path]]:
+    """Return the newest checkpoint that is whole, and the damaged ones after it."""
+    damaged = []
+    for path in reversed(checkpoints(folder)):
+        if _is_sound(path):
+            return path, damaged
+        damaged.append(path)
+    return None, damaged
+
+
+def restore(path: Path, replica: Replica) -> Cursor:
+    """Bring a replica to the state of the checkpoint; one of another model is a user error."""
+    tensors, header = _read(path)
+    check_fits(path, replica)
+    replica.params.copy_(tensors.pop("params"))
+    numbers = json.loads(header["optimizer"])
+    state: dict[str, Any] = {**{k: t.clone() for k, t in tensors.items()}, **numbers["state"]}
+    groups = replica.optimizer.state_dict()["param_groups"]
+    replica.optimizer.load_state_dict({"state": {0: state} if state else {}, "param_groups": groups})
+    return Cursor(**json.loads(header["cursor"]))
+
+
+def check_fits(path: Path, replica: Replica) -> None:
+    """Refuse a checkpoint of another model."""
+    _, header = _read(path)
+    saved = {name: tuple(shape) for name, shape in json.loads(header["shapes"]).items()}
+    own = _shapes(replica.module)
+    if saved != own:
+        raise UserError(
+            f"checkpoint '{path}' is of another model: task '{header['task']}' with {_count(saved):,} values "
+            f"in {len(saved)} tensors, while this one has {_count(own):,} in {len(own)}"
+        )
+
+
+def weights_sha256(module: nn.Module) -> str:
+    """Hash names and values of all weights and buffers, whatever their layout in memory."""
+    return _digest({name: t.detach().cpu().contiguous() for name, t in module.state_dict().items()})
+
+
+def _digest(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    with safe_open(path, framework="pt") as f:
+        return {name: f.get_tensor(name) for name in f.keys()}, f.metadata()  # noqa: SIM118
+
+
+def _is_sound(path: Path) -> bool:
+    try:
+        tensors, header = _read(path)
+        return _digest(tensors) == header["sha256"]
+    except (SafetensorError, OSError, KeyError, TypeError):
+        return False
+
+
+def _optimizer_state(replica: Replica) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Part the optimiser's state of its one flat parameter into tensors and plain numbers."""
+    state = replica.optimizer.state_dict()["state"].get(0, {})
+    tensors = {k: v for k, v in state.items() if isinstance(v, Tensor)}
+    plain = {k: v for k, v in state.items() if not isinstance(v, Tensor) and v is not None}
+    for key, value in plain.items():
+        check(isinstance(value, int | float | bool), f"the optimiser's state '{key}' cannot be checkpointed")
+    return tensors, {"state": plain}
+
+
+def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(t.shape) for name, t in module.state_dict().items()}
+
+
+def _count(shapes: dict[str, tuple[int, ...]]) -> int:
+    return sum(int(torch.Size(s).numel()) for s in shapes.values())

@@ -1,0 +1,89 @@
+"""The entry point: a bad request gets one sentence and exit status 2; a failed run says who failed, and 1."""
+
+import difflib
+import os
+import re
+import sys
+import traceback
+
+import typer
+
+from manyhands.errors import ManyhandsError, UserError
+from manyhands.launch.environment import outer_world
+from manyhands.tasks.load import TaskFileFailed
+
+# typer carries a click of its own, or uses the one installed; either way this is its error for a bad command line.
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+def make_app() -> typer.Typer:
+    """Gather the commands."""
+    from manyhands.cli import doctor, runs, train, verify
+
+    app = typer.Typer(
+        name="manyhands",
+        help="Train neural networks on many workers, with the answer one worker would give.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.command("train")(train.train)
+    app.command("verify")(verify.verify)
+    app.add_typer(runs.app, name="runs")
+    app.command("doctor")(doctor.doctor)
+    return app
+
+
+def main() -> None:
+    """Run a command and turn what it raises into an exit status."""
+    try:
+        status = make_app()(standalone_mode=False)
+    except typer.Exit as error:
+        status = error.exit_code
+    except UsageError as error:
+        status = _say(_usage_sentence(error), 2)
+    except UserError as error:
+        if isinstance(error, TaskFileFailed) and _leads():
+            traceback.print_exception(error.__cause__)
+        status = _say(str(error), 2)
+    except ManyhandsError as error:
+        status = _say(str(error), 1)
+    except (KeyboardInterrupt, typer.Abort):
+        status = _say("stopped", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _say(sentence: str, status: int) -> int:
+    if _leads():
+        print(f"manyhands: {sentence}", file=sys.stderr)
+    return status
+
+
+def _leads() -> bool:
+    """Whether this process speaks for all that mpiexec started."""
+    outer = outer_world()
+    return outer is None or outer.rank == 0
+
+
+def _usage_sentence(error: Exception) -> str:
+    """Put the command line parser's message in one sentence, with the nearest name where it knows of none."""
+    text = " ".join(str(getattr(error, "message", error)).split())
+    missing = re.match(r"No such (option|command):? '?(?P<name>[\w-]+)'?", text)
+    context = getattr(error, "ctx", None)
+    if missing and context is not None:
+        given = missing["name"]
+        if missing[1] == "command":
+            allowed = list(context.command.commands)
+        else:
+            allowed = [o for p in context.command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")]
+        nearest = difflib.get_close_matches(given, allowed, n=1, cutoff=0.5)
+        hint = f"did you mean {nearest[0]}?" if nearest else f"'{context.command_path} --help' lists them"
+        return f"there is no {missing[1]} {given}; {hint}"
+    return text[:1].lower() + text[1:] if text else "bad command line"
+
+
+if __name__ == "__main__":
+    main()

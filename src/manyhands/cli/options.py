@@ -1,0 +1,72 @@
+"""Command-line options made from `RunConfig`, so that names and help stand in one place."""
+
+import inspect
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from manyhands.config import RunConfig, read_toml
+
+EXTRA: dict[str, tuple[type, str]] = {
+    "batch_per_worker": (int, "Batch size of each worker; the global batch grows with the workers."),
+    "lr_scaling": (str, "Scale the learning rate with the batch: none, linear or sqrt."),
+}
+"""Requests that are resolved into fields of the config."""
+
+TASK_ARGUMENT = Annotated[
+    str, typer.Argument(help="softmax, mlp, mlp-sigmoid, cnn, dnn, or your own FILE.py:VARIABLE.")
+]
+OUT_OPTION = Annotated[Path, typer.Option("--out", help="Folder of all runs.")]
+JSON_OPTION = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+CONFIG_OPTION = Annotated[
+    Path | None, typer.Option("--config", help="TOML file with settings; options given here win.")
+]
+
+
+def config_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add an option for every setting of a run; the command gets those given as `options`."""
+    own = inspect.signature(command)
+    fixed = [p for name, p in own.parameters.items() if name != "options"]
+    settings = [_parameter(name) for name in RunConfig.model_fields if name != "task"]
+    extras = [_option(name, kind, text) for name, (kind, text) in EXTRA.items()]
+    names = [p.name for p in (*settings, *extras)]
+
+    def wrapper(**values: Any) -> None:
+        options = {name: values.pop(name) for name in names}
+        command(**values, options={k: v for k, v in options.items() if v is not None})
+
+    wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
+    everything = sorted((*fixed, *settings, *extras), key=lambda p: p.default is not inspect.Parameter.empty)
+    wrapper.__signature__ = own.replace(parameters=everything)  # type: ignore[attr-defined]
+    return wrapper
+
+
+def with_config_file(config: Path | None, options: dict[str, Any]) -> dict[str, Any]:
+    """Put a file's settings under the options given; its task is left to the caller."""
+    settings = read_toml(config) if config else {}
+    settings.pop("task", None)
+    return {**settings, **options}
+
+
+def _parameter(name: str) -> inspect.Parameter:
+    field = RunConfig.model_fields[name]
+    kind = field.annotation
+    if kind is bool:
+        return _option(name, bool, field.description or "", flag=True)
+    simple = kind if kind in (int, float, str) else str
+    default = "" if name in ("batch_size", "lr", "epochs", "replicate") else _shown(field.default)
+    return _option(name, typing.cast(type, simple), f"{field.description}{default}")
+
+
+def _shown(default: Any) -> str:
+    return f" [default: {default}]" if default not in ("", None) else ""
+
+
+def _option(name: str, kind: type, text: str, *, flag: bool = False) -> inspect.Parameter:
+    dashed = name.replace("_", "-")
+    words = f"--{dashed}/--no-{dashed}" if flag else f"--{dashed}"
+    annotation = Annotated[kind | None, typer.Option(words, help=text, show_default=False)]  # type: ignore[valid-type]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

@@ -1,0 +1,102 @@
+"""What people see: the progress bar and tables, all on stderr."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from manyhands.launch.base import Observer
+from manyhands.record import Pulse, RunRecord
+from manyhands.run import ignore
+
+people = Console(stderr=True, highlight=False)
+"""Where people look."""
+
+results = Console(highlight=False, soft_wrap=True)
+"""Where results go."""
+
+
+@contextmanager
+def progress(label: str, *, visible: bool = True) -> Iterator[Observer]:
+    """Draw a live bar on a terminal; elsewhere print a line now and then."""
+    if not visible:
+        yield ignore
+    elif people.is_terminal:
+        with _bar() as bar:
+            task = bar.add_task(label, total=None, rest="starting")
+            yield lambda p: bar.update(task, completed=p.step, total=p.steps, rest=_rest(p))
+    else:
+        yield _Lines(label)
+
+
+class _Lines:
+    """A line at every tenth of the run, for logs."""
+
+    def __init__(self, label: str) -> None:
+        self._label, self._tenths = label, 0
+
+    def __call__(self, p: Pulse) -> None:
+        tenths = 10 * p.step // max(1, p.steps)
+        if tenths > self._tenths:
+            self._tenths = tenths
+            people.print(f"{self._label} step {p.step}/{p.steps} {_rest(p)}", markup=False, soft_wrap=True)
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[rest]}"),
+        console=people,
+    )
+
+
+def _rest(p: Pulse) -> str:
+    total = max(p.compute_s + p.comm_s + p.wait_s, 1e-9)
+    split = " ".join(
+        f"{name} {100 * s / total:.0f}%"
+        for name, s in (("compute", p.compute_s), ("comm", p.comm_s), ("wait", p.wait_s))
+    )
+    accuracy = f"acc {100 * p.accuracy:.2f}% · " if p.accuracy is not None else ""
+    return (
+        f"epoch {p.epoch}/{p.epochs} · loss {p.loss:.4f} · {accuracy}{p.samples_per_s:,.0f} samples/s · "
+        f"ETA {_clock(p.eta_s)} · {split}"
+    )
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def name_of(record: RunRecord) -> str:
+    """Say engine and workers in short: `mpi ×2`, `hybrid 2×2`."""
+    if record.engine == "serial":
+        return "serial"
+    return f"{record.engine} {record.workers}×{record.threads}" if record.threads > 1 else f"{record.engine} ×{record.workers}"
+
+
+def table_of(records: Sequence[RunRecord], *, baseline: RunRecord | None = None, title: str = "") -> Table:
+    """Make the table of some runs; with a baseline, their speed-up over it."""
+    table = Table(title=title or None, title_justify="left")
+    table.add_column("run")
+    for heading in ("samples/s", *(["speed-up"] if baseline else []), "accuracy", "test loss"):
+        table.add_column(heading, justify="right")
+    for heading in ("compute", "comm", "wait", "total s"):
+        table.add_column(heading, justify="right")
+    for r in records:
+        busy = max(r.compute_s + r.comm_s + r.wait_s, 1e-9)
+        speed_up = [f"{r.samples_per_s / baseline.samples_per_s:.2f}×"] if baseline else []
+        table.add_row(
+            name_of(r),
+            f"{r.samples_per_s:,.0f}",
+            *speed_up,
+            f"{100 * r.test_accuracy:.2f} %",
+            f"{r.test_loss:.4f}",
+            *(f"{100 * s / busy:.1f} %" for s in (r.compute_s, r.comm_s, r.wait_s)),
+            f"{r.total_s:.1f}",
+        )
+    return table

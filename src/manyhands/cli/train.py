@@ -1,0 +1,67 @@
+"""`manyhands train`: train a task."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from manyhands import launch
+from manyhands.cli.options import (
+    CONFIG_OPTION,
+    JSON_OPTION,
+    OUT_OPTION,
+    TASK_ARGUMENT,
+    config_options,
+    with_config_file,
+)
+from manyhands.cli.show import people, progress, results, table_of
+from manyhands.config import read_toml
+from manyhands.errors import check
+from manyhands.record import RunRecord
+from manyhands.run import train as train_task
+
+
+@config_options
+def train(
+    task: Annotated[str, typer.Argument(help="Task to train; may be left out with --config.")] = "",
+    config: CONFIG_OPTION = None,
+    out: OUT_OPTION = Path("runs"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the newest run that has a checkpoint.")
+    ] = False,
+    resume_from: Annotated[
+        str, typer.Option(help="Go on with this run: an id, part of one, a folder, or 'last'.")
+    ] = "",
+    json: JSON_OPTION = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Train TASK: softmax, mlp, mlp-sigmoid, cnn, dnn, or your own FILE.py:VARIABLE.
+
+    Example: manyhands train mlp --engine mpi --workers 4 --epochs 2
+    """
+    if config and not task:
+        task = str(read_toml(config).get("task", ""))
+    check(bool(task), "which task? for example: manyhands train mlp")
+    settings = with_config_file(config, options)
+    leads = launch.make(str(settings.get("engine", "mpi"))).leads
+    with progress(Path(task).name, visible=leads) as observe:
+        record = train_task(task, resume=resume_from or resume, out=out, observe=observe, **settings)
+    if leads:
+        show(record, out, as_json=json)
+    if record.status == "interrupted":
+        raise typer.Exit(130)
+
+
+def show(record: RunRecord, out: Path, *, as_json: bool) -> None:
+    """Print the record: a table for people, one JSON object for machines."""
+    people.print(table_of([record], title=f"{record.task}: {record.parameters:,} parameters, {record.steps:,} steps"))
+    if record.status == "interrupted":
+        if record.config.checkpoint_every:
+            hint = f"go on with: manyhands train {record.task} --resume-from {record.id}"
+        else:
+            hint = "no checkpoint, since --checkpoint-every was not given"
+        people.print(f"stopped at step {record.steps}; {hint}", soft_wrap=True, markup=False)
+    people.print(f"kept in {out / record.id}", soft_wrap=True, markup=False)
+    if as_json:
+        results.print(record.model_dump_json(), markup=False)

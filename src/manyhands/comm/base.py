@@ -1,0 +1,62 @@
+"""The one protocol through which ranks exchange tensors."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+ANY = -1
+"""As `source` of a `recv`: whoever sends first."""
+
+
+class Comm(ABC):
+    """A group of ranks that exchange contiguous tensors; a trailing `_` marks calls that work in place.
+
+    Every rank makes the same collective calls in the same order, with tensors of the same shape and type.
+    """
+
+    rank: int
+    size: int
+    features: frozenset[str] = frozenset()
+    """What this comm can do beyond the collectives: `p2p`, `any-source`, `split`."""
+
+    @abstractmethod
+    def all_reduce_(self, t: Tensor) -> None:
+        """Replace `t` on every rank by the sum over the ranks."""
+
+    @abstractmethod
+    def reduce_(self, t: Tensor, root: int = 0) -> None:
+        """Replace `t` on the root by the sum over the ranks; elsewhere its content is undefined afterwards."""
+
+    @abstractmethod
+    def broadcast_(self, t: Tensor, root: int = 0) -> None:
+        """Replace `t` on every rank by the root's."""
+
+    @abstractmethod
+    def all_gather(self, t: Tensor) -> Tensor:
+        """Return every rank's `t`, stacked in rank order."""
+
+    @abstractmethod
+    def reduce_scatter(self, t: Tensor) -> Tensor:
+        """Sum a tensor of `size` rows over the ranks and return row `rank` of the sum."""
+
+    @abstractmethod
+    def send(self, t: Tensor, to: int, tag: int = 0) -> None:
+        """Send `t`; it may be changed as soon as the call returns."""
+
+    @abstractmethod
+    def recv(self, t: Tensor, source: int = ANY, tag: int = 0) -> int:
+        """Receive into `t` and return the rank that sent it."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+
+    @abstractmethod
+    def split(self, color: int) -> "Comm":
+        """Return the comm of all ranks that gave this color, in the same order."""
+
+
+def stack_of(t: Tensor, size: int) -> Tensor:
+    """Make room for one `t` per rank."""
+    return torch.empty((size, *t.shape), dtype=t.dtype, device=t.device)

@@ -1,0 +1,97 @@
+"""Ranks as MPI processes, through mpi4py's buffer calls: raw memory, no pickle."""
+
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from manyhands.comm.base import ANY, Comm, stack_of
+
+
+def world() -> "MPIComm":
+    """Return the comm of all ranks that mpiexec started; MPI is initialised here and nowhere else."""
+    from mpi4py import MPI
+
+    return MPIComm(MPI.COMM_WORLD)
+
+
+@final
+class MPIComm(Comm):
+    """An MPI communicator; tensors on a GPU travel through host memory."""
+
+    features = frozenset({"p2p", "any-source", "split"})
+
+    def __init__(self, comm: Any) -> None:
+        from mpi4py import MPI
+
+        self._mpi, self._comm = MPI, comm
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+
+    def all_reduce_(self, t: Tensor) -> None:
+        """Sum in place with MPI_Allreduce."""
+        host = t.cpu()
+        self._comm.Allreduce(self._mpi.IN_PLACE, host.numpy())
+        _back(host, t)
+
+    def reduce_(self, t: Tensor, root: int = 0) -> None:
+        """Sum at the root with MPI_Reduce."""
+        host = t.cpu()
+        if self.rank == root:
+            self._comm.Reduce(self._mpi.IN_PLACE, host.numpy(), root=root)
+            _back(host, t)
+        else:
+            self._comm.Reduce(host.numpy(), None, root=root)
+
+    def broadcast_(self, t: Tensor, root: int = 0) -> None:
+        """Copy the root's tensor with MPI_Bcast."""
+        host = t.cpu()
+        self._comm.Bcast(host.numpy(), root=root)
+        if self.rank != root:
+            _back(host, t)
+
+    def all_gather(self, t: Tensor) -> Tensor:
+        """Stack everybody's tensor with MPI_Allgather."""
+        host = t.cpu()
+        stacked = stack_of(host, self.size)
+        self._comm.Allgather(host.numpy(), stacked.numpy())
+        return stacked.to(t.device)
+
+    def reduce_scatter(self, t: Tensor) -> Tensor:
+        """Sum and cut with MPI_Reduce_scatter_block."""
+        host = t.cpu()
+        row = torch.empty_like(host[0])
+        self._comm.Reduce_scatter_block(host.numpy(), row.numpy())
+        return row.to(t.device)
+
+    def send(self, t: Tensor, to: int, tag: int = 0) -> None:
+        """Send with MPI_Send."""
+        self._comm.Send(t.cpu().numpy(), dest=to, tag=tag)
+
+    def recv(self, t: Tensor, source: int = ANY, tag: int = 0) -> int:
+        """Receive with MPI_Recv."""
+        host, status = t.cpu(), self._mpi.Status()
+        self._comm.Recv(host.numpy(), self._mpi.ANY_SOURCE if source == ANY else source, tag, status)
+        _back(host, t)
+        return int(status.Get_source())
+
+    def barrier(self) -> None:
+        """Wait in MPI_Barrier."""
+        self._comm.Barrier()
+
+    def split(self, color: int) -> "MPIComm":
+        """Cut with MPI_Comm_split."""
+        return MPIComm(self._comm.Split(color, self.rank))
+
+    def split_by_host(self) -> "MPIComm":
+        """Return the comm of the ranks that share this rank's host."""
+        return MPIComm(self._comm.Split_type(self._mpi.COMM_TYPE_SHARED, self.rank))
+
+    def abort(self, status: int) -> None:
+        """End every rank of the world at once."""
+        self._mpi.COMM_WORLD.Abort(status)
+
+
+def _back(host: Tensor, t: Tensor) -> None:
+    """Copy the result to the device it came from; on the CPU `host` is `t` itself."""
+    if host is not t:
+        t.copy_(host)

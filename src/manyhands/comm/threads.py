@@ -1,0 +1,172 @@
+"""Ranks as threads of one process that share their memory."""
+
+import threading
+from collections import defaultdict, deque
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from manyhands.comm.base import ANY, Comm
+
+
+class GroupAborted(Exception):
+    """Another rank of the group failed; this one must not go on waiting for it."""
+
+
+@final
+class ThreadGroup:
+    """What the threads of one group share: a barrier, a slot per rank, and the mail between them."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.slots: list[Any] = [None] * size
+        self.children: list[ThreadGroup] = []
+        self._barrier = threading.Barrier(size)
+        self._mail: dict[tuple[int, int], deque[tuple[int, Tensor]]] = defaultdict(deque)
+        self._mailed = threading.Condition()
+        self._aborted = False
+
+    def wait(self) -> None:
+        """Return when every thread of the group is here."""
+        try:
+            self._barrier.wait()
+        except threading.BrokenBarrierError:
+            raise GroupAborted from None
+
+    def abort(self) -> None:
+        """Wake every waiting thread with `GroupAborted`."""
+        self._aborted = True
+        self._barrier.abort()
+        with self._mailed:
+            self._mailed.notify_all()
+        for child in self.children:
+            child.abort()
+
+    def post(self, to: int, tag: int, source: int, t: Tensor) -> None:
+        """Leave a message for rank `to`."""
+        with self._mailed:
+            self._mail[to, tag].append((source, t))
+            self._mailed.notify_all()
+
+    def take(self, to: int, tag: int, source: int) -> tuple[int, Tensor]:
+        """Wait for a message and return it with its sender; messages of one sender keep their order."""
+        box = self._mail[to, tag]
+        with self._mailed:
+            while True:
+                for i, (sender, t) in enumerate(box):
+                    if source in (ANY, sender):
+                        del box[i]
+                        return sender, t
+                if self._aborted:
+                    raise GroupAborted
+                self._mailed.wait()
+
+
+@final
+class ThreadComm(Comm):
+    """One thread's end of a `ThreadGroup`."""
+
+    features = frozenset({"p2p", "any-source", "split"})
+
+    def __init__(self, group: ThreadGroup, rank: int) -> None:
+        self.rank, self.size, self.group = rank, group.size, group
+
+    def all_reduce_(self, t: Tensor) -> None:
+        """Sum by slices: each thread adds up its own part of everybody's tensor, in rank order."""
+        tensors = [other.view(-1) for other in self._exchange(t)]
+        mine = _part(t.numel(), self.size, self.rank)
+        total = tensors[0][mine].clone()
+        for other in tensors[1:]:
+            total += other[mine]
+        for other in tensors:
+            other[mine] = total
+        self._leave(t)
+
+    def reduce_(self, t: Tensor, root: int = 0) -> None:
+        """Sum by slices into the root's tensor."""
+        tensors = [other.view(-1) for other in self._exchange(t)]
+        mine = _part(t.numel(), self.size, self.rank)
+        total = tensors[0][mine].clone()
+        for other in tensors[1:]:
+            total += other[mine]
+        tensors[root][mine] = total
+        self._leave(t)
+
+    def broadcast_(self, t: Tensor, root: int = 0) -> None:
+        """Copy the root's tensor."""
+        tensors = self._exchange(t)
+        if self.rank != root:
+            t.copy_(tensors[root])
+        self._leave(t)
+
+    def all_gather(self, t: Tensor) -> Tensor:
+        """Copy everybody's tensor."""
+        stacked = torch.stack(self._exchange(t))
+        self._leave(t)
+        return stacked
+
+    def reduce_scatter(self, t: Tensor) -> Tensor:
+        """Add up everybody's row for this rank, in rank order."""
+        tensors = self._exchange(t)
+        total = tensors[0][self.rank].clone()
+        for other in tensors[1:]:
+            total += other[self.rank]
+        self._leave(t)
+        return total
+
+    def send(self, t: Tensor, to: int, tag: int = 0) -> None:
+        """Post a copy."""
+        self.group.post(to, tag, self.rank, t.clone())
+
+    def recv(self, t: Tensor, source: int = ANY, tag: int = 0) -> int:
+        """Wait for the message and copy it into `t`."""
+        sender, message = self.group.take(self.rank, tag, source)
+        t.copy_(message)
+        return sender
+
+    def barrier(self) -> None:
+        """Return when every thread is here."""
+        self.group.wait()
+
+    def split(self, color: int) -> Comm:
+        """Let the first rank of each color make its group, and hand it to the others through the slots."""
+        colors = self._share(color)
+        members = [rank for rank, c in enumerate(colors) if c == color]
+        leads = members[0] == self.rank
+        groups = self._share(ThreadGroup(len(members)) if leads else None)
+        group: ThreadGroup = groups[members[0]]
+        if leads:
+            self.group.children.append(group)
+        return ThreadComm(group, members.index(self.rank))
+
+    def _share(self, value: Any) -> list[Any]:
+        self.group.slots[self.rank] = value
+        self.group.wait()
+        values = list(self.group.slots)
+        self.group.wait()
+        return values
+
+    def _exchange(self, t: Tensor) -> list[Tensor]:
+        """Show this rank's tensor to the others and see theirs; they stay readable until `_leave`."""
+        assert t.is_contiguous()
+        _settle(t)
+        self.group.slots[self.rank] = t
+        self.group.wait()
+        return list(self.group.slots)
+
+    def _leave(self, t: Tensor) -> None:
+        _settle(t)
+        self.group.wait()
+
+
+def _part(length: int, parts: int, index: int) -> slice:
+    return slice(length * index // parts, length * (index + 1) // parts)
+
+
+def _settle(t: Tensor) -> None:
+    """Finish queued GPU work on `t`, since another thread may use another stream or device."""
+    if t.is_cuda:
+        torch.cuda.synchronize(t.device)
+
+

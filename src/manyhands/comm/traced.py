@@ -1,0 +1,99 @@
+"""Measure by wrapping: bytes, messages and seconds of every call, for any strategy."""
+
+import time
+from typing import final
+
+import torch
+from torch import Tensor
+
+from manyhands.comm.base import ANY, Comm
+
+
+@final
+class TracedComm(Comm):
+    """Count what passes through to `inner`.
+
+    Bytes are those that must leave this rank in an algorithm that sends the least: an all-reduce of n bytes
+    among p ranks counts 2 (p-1)/p n on each rank. A message is one call.
+    """
+
+    def __init__(self, inner: Comm) -> None:
+        self.inner = inner
+        self.rank, self.size, self.features = inner.rank, inner.size, inner.features
+        self.bytes_sent = 0
+        self.messages = 0
+        self.collective_s: list[float] = []
+        """Seconds of each collective call; the n-th entry is the same call on every rank."""
+        self.p2p_s = 0.0
+
+    def forget(self) -> None:
+        """Start counting anew."""
+        self.bytes_sent = self.messages = 0
+        self.collective_s.clear()
+        self.p2p_s = 0.0
+
+    def all_reduce_(self, t: Tensor) -> None:
+        """Pass on."""
+        start = self._begin(t, 2 * t.nbytes * (self.size - 1) // self.size)
+        self.inner.all_reduce_(t)
+        self._end_collective(start)
+
+    def reduce_(self, t: Tensor, root: int = 0) -> None:
+        """Pass on."""
+        start = self._begin(t, 0 if self.rank == root else t.nbytes)
+        self.inner.reduce_(t, root)
+        self._end_collective(start)
+
+    def broadcast_(self, t: Tensor, root: int = 0) -> None:
+        """Pass on."""
+        start = self._begin(t, t.nbytes * (self.size - 1) if self.rank == root else 0)
+        self.inner.broadcast_(t, root)
+        self._end_collective(start)
+
+    def all_gather(self, t: Tensor) -> Tensor:
+        """Pass on."""
+        start = self._begin(t, t.nbytes * (self.size - 1))
+        stacked = self.inner.all_gather(t)
+        self._end_collective(start)
+        return stacked
+
+    def reduce_scatter(self, t: Tensor) -> Tensor:
+        """Pass on."""
+        start = self._begin(t, t.nbytes * (self.size - 1) // self.size)
+        row = self.inner.reduce_scatter(t)
+        self._end_collective(start)
+        return row
+
+    def send(self, t: Tensor, to: int, tag: int = 0) -> None:
+        """Pass on."""
+        start = self._begin(t, t.nbytes)
+        self.inner.send(t, to, tag)
+        self.p2p_s += time.perf_counter() - start
+
+    def recv(self, t: Tensor, source: int = ANY, tag: int = 0) -> int:
+        """Pass on."""
+        start = self._begin(t, 0)
+        sender = self.inner.recv(t, source, tag)
+        self.p2p_s += time.perf_counter() - start
+        return sender
+
+    def barrier(self) -> None:
+        """Pass on."""
+        start = time.perf_counter()
+        self.inner.barrier()
+        self._end_collective(start)
+
+    def split(self, color: int) -> Comm:
+        """Pass on; the part is not traced."""
+        return self.inner.split(color)
+
+    def _begin(self, t: Tensor, num_bytes: int) -> float:
+        if self.size > 1:
+            self.bytes_sent += num_bytes
+            self.messages += 1
+            if t.is_cuda:  # queued kernels are compute, not communication
+                torch.cuda.synchronize(t.device)
+        return time.perf_counter()
+
+    def _end_collective(self, start: float) -> None:
+        self.collective_s.append(time.perf_counter() - start)

@@ -1,0 +1,91 @@
+"""Find a data source by its name and load it: `mnist:train=10000`, `synthetic:samples=500`, `npz:FILE`."""
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from manyhands.data.files import load_npy_dir, load_npz
+from manyhands.data.idx import load_idx_dir
+from manyhands.data.mnist import load_mnist
+from manyhands.data.split import Dataset, Split
+from manyhands.data.synthetic import load_synthetic
+from manyhands.errors import check, unknown
+from manyhands.spec import convert, parse
+
+__all__ = ["Dataset", "Split", "load"]
+
+LIMITS = {"train": int, "test": int}
+ZOOMS = (1, 2, 4)
+
+
+class PathLoader(Protocol):
+    """What loads a dataset from a file or folder."""
+
+    def __call__(self, path: Path, /, *, train: int | None = None, test: int | None = None) -> Dataset: ...
+
+
+def load(spec_text: str, *, image_size: int | None = None, replicate: int = 1) -> Dataset:
+    """Load the dataset that a spec names; only the training samples are replicated."""
+    check(replicate >= 1, f"replicate must be at least 1, got {replicate}")
+    name = spec_text.partition(":")[0].strip()
+    sources = _sources()
+    if name not in sources:
+        unknown("data source", name, sources)
+    dataset = sources[name](spec_text)
+    if image_size is not None:
+        dataset = _resized(dataset, image_size)
+    return replace(dataset, train=replace(dataset.train, copies=replicate))
+
+
+def _sources() -> dict[str, Callable[[str], Dataset]]:
+    return {
+        "mnist": lambda text: load_mnist(**convert(parse(text).options, LIMITS, "mnist")),
+        "synthetic": lambda text: load_synthetic(parse(text).options),
+        "idx": lambda text: _from_path(load_idx_dir, text),
+        "npz": lambda text: _from_path(load_npz, text),
+        "npy": lambda text: _from_path(load_npy_dir, text),
+    }
+
+
+def _from_path(loader: PathLoader, text: str) -> Dataset:
+    name, _, rest = text.partition(":")
+    name = name.strip()
+    path, options = _path_and_options(rest, name)
+    check(bool(path), f"{name} needs a path: write {name}:PATH or {name}:PATH,train=1000,test=200")
+    return loader(Path(os.path.expanduser(path)), **convert(options, LIMITS, name))
+
+
+def _path_and_options(text: str, owner: str) -> tuple[str, dict[str, str]]:
+    # Only known options are cut off the end, since a path such as runs/lr=0.1,size=64 is an ordinary one.
+    path, options = text.strip(), dict[str, str]()
+    while found := re.fullmatch(rf"(.*?)\s*,\s*({'|'.join(LIMITS)})=([^,/]*)", path):
+        path, key, value = found.groups()
+        check(key not in options, f"'{key}' is given twice in '{owner}:{text}'")
+        options[key] = value.strip()
+    _check_not_an_option(path, owner)
+    return path, options
+
+
+def _check_not_an_option(path: str, owner: str) -> None:
+    found = re.fullmatch(r".*,\s*(\w+)=[^,/]*", path)
+    if found and not Path(os.path.expanduser(path)).exists():
+        unknown(f"option of {owner} named", found[1], LIMITS)
+
+
+def _resized(dataset: Dataset, image_size: int) -> Dataset:
+    shape = dataset.shape
+    check(
+        len(shape) == 3 and shape[1] == shape[2],
+        f"an image size of {image_size} needs square images, but a sample of {dataset.name} has the shape "
+        f"{shape}",
+    )
+    allowed = [shape[1] * zoom for zoom in ZOOMS]
+    listed = ", ".join(map(str, allowed))
+    check(
+        image_size in allowed, f"the image size of {dataset.name} must be one of {listed}, got {image_size}"
+    )
+    zoom = image_size // shape[1]
+    return replace(dataset, train=replace(dataset.train, zoom=zoom), test=replace(dataset.test, zoom=zoom))

@@ -1,0 +1,131 @@
+"""What is asked of samples that come from outside, before anything is trained on them."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from manyhands.data.split import Dataset, Split
+from manyhands.errors import UserError, check
+
+MAX_CLASSES = 1_000_000
+SCAN_VALUES = 1 << 20
+
+
+class Part(NamedTuple):
+    """Inputs and labels as they were read, and what to call them in an error."""
+
+    x: Tensor
+    y: Tensor
+    x_name: str
+    y_name: str
+
+
+def assemble(name: str, train: Part, test: Part, *, num_train: int | None, num_test: int | None) -> Dataset:
+    """Check both parts, alone and against each other, and make a dataset of their first rows."""
+    train, test = _checked(train), _checked(test)
+    _check_alike(train, test)
+    # Over all rows, so that a limit on the samples does not change the network.
+    classes = _num_classes(train)
+    _check_known(test, classes)
+    dataset = Dataset(
+        name=name,
+        train=limit(_split(train), num_train, f"train of {name}"),
+        test=limit(_split(test), num_test, f"test of {name}"),
+        classes=classes,
+    )
+    _check_finite(dataset.train.x, train.x_name)
+    _check_finite(dataset.test.x, test.x_name)
+    return dataset
+
+
+def limit(split: Split, n: int | None, what: str) -> Split:
+    """Return the first n rows, or all where no number is asked for."""
+    if n is None:
+        return split
+    check(1 <= n <= len(split), f"{what} must be between 1 and {len(split)}, got {n}")
+    return split.take(n)
+
+
+def _checked(part: Part) -> Part:
+    x, y, x_name, y_name = part
+    check(
+        x.ndim in (2, 3, 4),
+        f"{x_name} must be (rows, features), (rows, height, width) or (rows, channels, height, width), "
+        f"but its shape is {tuple(x.shape)}",
+    )
+    check(
+        y.ndim == 1, f"{y_name} must have one dimension, one label a row, but its shape is {tuple(y.shape)}"
+    )
+    check(x.numel() > 0, f"{x_name} is empty: its shape is {tuple(x.shape)}")
+    check(len(x) == len(y), f"{x_name} has {len(x)} rows but {y_name} has {len(y)}")
+    return part._replace(x=x.unsqueeze(1) if x.ndim == 3 else x, y=_whole(y, y_name))
+
+
+def _whole(y: Tensor, name: str) -> Tensor:
+    labels = y.to(torch.int64)
+    row = _first(labels != y)
+    if row is not None:
+        raise UserError(f"{name} must hold whole numbers, but row {row} is {y[row].item()}")
+    row = _first(labels < 0)
+    if row is not None:
+        raise UserError(f"{name} must not hold negative labels, but row {row} is {labels[row].item()}")
+    return labels
+
+
+def _check_alike(train: Part, test: Part) -> None:
+    check(
+        train.x.shape[1:] == test.x.shape[1:],
+        f"a sample of {train.x_name} has the shape {tuple(train.x.shape[1:])}, "
+        f"but one of {test.x_name} has {tuple(test.x.shape[1:])}",
+    )
+    check(
+        _scale(train.x) == _scale(test.x),
+        f"{train.x_name} is {_type(train.x)} and {test.x_name} is {_type(test.x)}; "
+        f"bytes are scaled to [0, 1] and other types are not, so give both the same type",
+    )
+
+
+def _num_classes(train: Part) -> int:
+    row = int(train.y.argmax())
+    classes = int(train.y[row]) + 1
+    check(
+        classes <= MAX_CLASSES,
+        f"row {row} of {train.y_name} is label {classes - 1}, but labels must be below {MAX_CLASSES}",
+    )
+    return classes
+
+
+def _check_known(test: Part, classes: int) -> None:
+    row = _first(test.y >= classes)
+    if row is not None:
+        raise UserError(
+            f"row {row} of {test.y_name} is label {test.y[row].item()}, "
+            f"but the training labels run from 0 to {classes - 1}"
+        )
+
+
+def _check_finite(x: Tensor, name: str) -> None:
+    if not x.is_floating_point():
+        return
+    step = max(1, SCAN_VALUES // x[0].numel())
+    for start in range(0, len(x), step):
+        row = _first(~torch.isfinite(x[start : start + step]).flatten(1).all(dim=1))
+        if row is not None:
+            raise UserError(f"row {start + row} of {name} holds a NaN or an infinity")
+
+
+def _split(part: Part) -> Split:
+    return Split(part.x, part.y, scale=_scale(part.x))
+
+
+def _scale(x: Tensor) -> float:
+    return 1 / 255 if x.dtype == torch.uint8 else 1.0
+
+
+def _first(bad: Tensor) -> int | None:
+    return int(bad.int().argmax()) if bool(bad.any()) else None
+
+
+def _type(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")

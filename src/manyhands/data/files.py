@@ -1,0 +1,98 @@
+"""Arrays saved by numpy, in one .npz or as .npy files in a folder; nothing in them is ever unpickled."""
+
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from torch import Tensor
+
+from manyhands.data.checks import Part, assemble
+from manyhands.data.split import Dataset
+from manyhands.errors import ManyhandsError, UserError, check
+
+NAMES = ("x_train", "y_train", "x_test", "y_test")
+
+# The types that torch stores but can hardly compute with, or does not know.
+WIDER = {"uint16": "int32", "uint32": "int64", "uint64": "float64", "float128": "float64"}
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def load_npz(file: Path, *, train: int | None = None, test: int | None = None) -> Dataset:
+    """Load x_train, y_train, x_test and y_test; without a test set the last sixth of the rows is held out."""
+    check(file.is_file(), f"there is no file '{file}'")
+    with _readable(f"'{file}'"), zipfile.ZipFile(file) as archive:
+        stored = set(archive.namelist())
+        arrays = {name: _member(archive, name, file) for name in NAMES if f"{name}.npy" in stored}
+    train_part, test_part = _parts(arrays, file)
+    return assemble("npz", train_part, test_part, num_train=train, num_test=test)
+
+
+def load_npy_dir(folder: Path, *, train: int | None = None, test: int | None = None) -> Dataset:
+    """Map x_train.npy and so on; without a test set the last sixth of the rows is held out."""
+    check(folder.is_dir(), f"there is no folder '{folder}'")
+    paths = {name: folder / f"{name}.npy" for name in NAMES}
+    arrays = {name: _mapped(path) for name, path in paths.items() if path.is_file()}
+    train_part, test_part = _parts(arrays, folder)
+    return assemble("npy", train_part, test_part, num_train=train, num_test=test)
+
+
+def _member(archive: zipfile.ZipFile, name: str, file: Path) -> Tensor:
+    what = f"{name} of '{file}'"
+    with _readable(what), archive.open(f"{name}.npy") as stream:
+        array = npy.read_array(stream, allow_pickle=False)
+    return _tensor(array, what)
+
+
+def _mapped(path: Path) -> Tensor:
+    with _readable(f"'{path}'"):
+        # Copy-on-write, since torch warns of memory that must not be written to.
+        array = npy.open_memmap(path, mode="c")
+    return _tensor(array, f"'{path}'")
+
+
+@contextmanager
+def _readable(what: str) -> Iterator[None]:
+    try:
+        yield
+    except ManyhandsError:
+        raise
+    except Exception as error:  # The parsers of damaged zip files and headers raise whatever they stumble on.
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(f"{what} cannot be read as an array of numbers: {reason}") from None
+
+
+def _tensor(array: Array, what: str) -> Tensor:
+    check(array.dtype.kind in "biuf", f"{what} must hold numbers, but it is of type {array.dtype}")
+    known = WIDER.get(array.dtype.name, array.dtype.newbyteorder("="))
+    return torch.from_numpy(array.astype(known, copy=False))
+
+
+def _parts(arrays: Mapping[str, Tensor], source: Path) -> tuple[Part, Part]:
+    needed = NAMES if {"x_test", "y_test"} & arrays.keys() else NAMES[:2]
+    missing = [name for name in needed if name not in arrays]
+    check(
+        not missing,
+        f"'{source}' has no {' and no '.join(missing)}; it needs x_train and y_train, and both or neither "
+        f"of x_test and y_test",
+    )
+    train = Part(arrays["x_train"], arrays["y_train"], f"x_train of '{source}'", f"y_train of '{source}'")
+    if len(needed) == 2:
+        return _held_out(train)
+    return train, Part(arrays["x_test"], arrays["y_test"], f"x_test of '{source}'", f"y_test of '{source}'")
+
+
+def _held_out(part: Part) -> tuple[Part, Part]:
+    check(
+        part.x.ndim > 0 and part.y.ndim > 0 and len(part.x) == len(part.y) >= 2,
+        f"{part.x_name} and {part.y_name} must have the same number of rows, at least two since one sixth "
+        f"is held out for the test, but they have the shapes {tuple(part.x.shape)} and {tuple(part.y.shape)}",
+    )
+    kept = len(part.x) - max(1, len(part.x) // 6)
+    test = Part(part.x[kept:], part.y[kept:], f"the held-out {part.x_name}", f"the held-out {part.y_name}")
+    return part._replace(x=part.x[:kept], y=part.y[:kept]), test

@@ -1,0 +1,54 @@
+"""MNIST, embedded in the package: 60,000 and 10,000 handwritten digits (LeCun, Cortes and Burges 1998)."""
+
+import gzip
+import hashlib
+import zlib
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+import torch
+from torch import Tensor
+
+from manyhands.data.checks import limit
+from manyhands.data.idx import read_idx
+from manyhands.data.split import Dataset, Split
+from manyhands.errors import UserError
+
+
+def load_mnist(
+    *, train: int | None = None, test: int | None = None, folder: Traversable | None = None
+) -> Dataset:
+    """Load the embedded digits, or the first `train` and `test` of them."""
+    folder = folder or files(__name__)
+    return Dataset(
+        name="mnist",
+        train=limit(_split(folder, "train"), train, "train of mnist"),
+        test=limit(_split(folder, "t10k"), test, "test of mnist"),
+        classes=10,
+    )
+
+
+def _split(folder: Traversable, prefix: str) -> Split:
+    images = _embedded(folder, f"{prefix}-images-idx3-ubyte")
+    labels = _embedded(folder, f"{prefix}-labels-idx1-ubyte")
+    return Split(images.unsqueeze(1), labels.to(torch.int64), scale=1 / 255)
+
+
+def _embedded(folder: Traversable, name: str) -> Tensor:
+    try:
+        raw = gzip.decompress((folder / f"{name}.gz").read_bytes())
+        expected = _digests(folder)[name]
+    except (OSError, EOFError, zlib.error, KeyError, ValueError):
+        raise _damaged(name) from None
+    if hashlib.sha256(raw).hexdigest() != expected:
+        raise _damaged(name)
+    return read_idx(raw)
+
+
+def _digests(folder: Traversable) -> dict[str, str]:
+    lines = (folder / "SHA256SUMS.raw").read_text().splitlines()
+    return {name: digest for digest, name in (line.split() for line in lines)}
+
+
+def _damaged(name: str) -> UserError:
+    return UserError(f"the embedded file '{name}' of mnist is damaged; reinstall manyhands")

@@ -1,0 +1,104 @@
+"""Samples in memory: how rows are kept, and how a batch of them is gathered."""
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+
+@final
+@dataclass(frozen=True, eq=False, slots=True)
+class Split:
+    """Inputs and labels, kept as they were read and converted only when a batch is gathered."""
+
+    x: Tensor
+    """The stored inputs, one sample a row: (rows, features) or (rows, channels, height, width)."""
+
+    y: Tensor
+    """The class of each row, as int64."""
+
+    scale: float = 1.0
+    """What the inputs are multiplied by when gathered, such as 1/255 for bytes."""
+
+    zoom: int = 1
+    """How often each pixel is repeated along both sides of an image."""
+
+    copies: int = 1
+    """How often the rows are repeated; sample i is row i % rows, and no copy is made."""
+
+    def __post_init__(self) -> None:
+        assert len(self.x) == len(self.y), "each input has one label"
+        assert self.y.dtype == torch.int64, "labels are int64"
+        assert self.copies >= 1, "a split has at least one copy of its rows"
+        assert self.zoom == 1 or self.x.ndim == 4, "only images are zoomed"
+
+    def __len__(self) -> int:
+        return len(self.y) * self.copies
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of one sample as the network sees it."""
+        stored = tuple(self.x.shape[1:])
+        if self.zoom == 1:
+            return stored
+        channels, height, width = stored
+        return channels, height * self.zoom, width * self.zoom
+
+    def batch(self, indices: Tensor | slice, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Gather the samples of these indices; a slice may give views, which must not be written to."""
+        x, y = self._view(indices) if isinstance(indices, slice) else self._gather(indices)
+        return self._zoomed(self._scaled(x, dtype)), y
+
+    def to(self, device: torch.device | str) -> "Split":
+        """Return the same samples on another device."""
+        return replace(self, x=self.x.to(device), y=self.y.to(device))
+
+    def take(self, n: int) -> "Split":
+        """Return the first n rows."""
+        return replace(self, x=self.x[:n], y=self.y[:n])
+
+    def _gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        if self.copies > 1:
+            indices = indices % len(self.y)
+        indices = indices.to(self.x.device)
+        return self.x.index_select(0, indices), self.y.index_select(0, indices)
+
+    def _view(self, samples: slice) -> tuple[Tensor, Tensor]:
+        start, stop, step = samples.indices(len(self))
+        assert step == 1, "a batch is contiguous or a list of indices"
+        if self.copies > 1:
+            return self._gather(torch.arange(start, max(start, stop)))
+        return self.x[start:stop].contiguous(), self.y[start:stop]
+
+    def _scaled(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        if self.scale == 1:
+            return x.to(dtype)
+        # Multiplying in place after the conversion takes the time of one fused operation, and does not
+        # depend on torch's default dtype; the copy keeps a view of float data from being written to.
+        return x.to(dtype, copy=True).mul_(self.scale)
+
+    def _zoomed(self, x: Tensor) -> Tensor:
+        if self.zoom == 1:
+            return x
+        return x.repeat_interleave(self.zoom, dim=3).repeat_interleave(self.zoom, dim=2)
+
+
+@final
+@dataclass(frozen=True, eq=False, slots=True)
+class Dataset:
+    """Samples to learn from, samples to test on, and the number of classes."""
+
+    name: str
+    train: Split
+    test: Split
+    classes: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of one sample as the network sees it."""
+        return self.train.shape
+
+    def to(self, device: torch.device | str) -> "Dataset":
+        """Return the same samples on another device."""
+        return replace(self, train=self.train.to(device), test=self.test.to(device))

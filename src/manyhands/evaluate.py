@@ -1,0 +1,38 @@
+"""Loss and accuracy on the test data, shared out over the ranks."""
+
+import torch
+from torch import Tensor
+
+from manyhands.comm import Comm
+from manyhands.data import Split
+from manyhands.data.order import cut
+from manyhands.replica import Replica
+from manyhands.replica.base import Loss
+
+CHUNK = 500
+
+
+@torch.no_grad()
+def evaluate(replica: Replica, split: Split, loss: Loss, comm: Comm) -> tuple[float, float]:
+    """Return mean loss and accuracy.
+
+    The data is cut into chunks that do not depend on the number of ranks, and each chunk's sums are computed by
+    one rank and added to zeros elsewhere: so equal weights give equal figures, to the bit.
+    """
+    num_chunks = -(-len(split) // CHUNK)
+    sums = torch.zeros(num_chunks, 2, dtype=torch.float64)
+    first, last = cut(num_chunks, comm.size, comm.rank)
+    replica.module.eval()
+    for chunk in range(first, last):
+        rows = slice(chunk * CHUNK, min(len(split), (chunk + 1) * CHUNK))
+        x, y = split.batch(rows, replica.params.dtype)
+        out = replica.module(x)
+        sums[chunk] = torch.stack([loss(out, y) * len(y), _hits(out, y)]).cpu()
+    replica.module.train()
+    comm.all_reduce_(sums)
+    total_loss, hits = sums.sum(0).tolist()
+    return total_loss / len(split), hits / len(split)
+
+
+def _hits(out: Tensor, y: Tensor) -> Tensor:
+    return (out.argmax(1) == y).sum().to(out.dtype)

@@ -1,0 +1,110 @@
+"""What a run writes down on its way: losses, weights, checkpoints, evaluations, and the pulse that people see."""
+
+import json
+import time
+from typing import final
+
+from manyhands.beat import Beat
+from manyhands.checkpoint import Cursor, write_checkpoint
+from manyhands.data import Split
+from manyhands.evaluate import evaluate
+from manyhands.plan import Plan
+from manyhands.record import Pulse, RunDir
+from manyhands.replica import Replica
+from manyhands.replica.base import Loss
+from manyhands.watch import Watch
+
+
+@final
+class Journal:
+    """Every rank keeps one, so that all know the same; rank 0 alone writes files."""
+
+    def __init__(self, run: RunDir, plan: Plan, cursor: Cursor, beat: Beat) -> None:
+        self._run, self.plan, self.cursor, self.beat = run, plan, cursor, beat
+        self._writes = plan.rank == 0
+        self.start = cursor.step
+        self.epoch_s: list[float] = []
+        self.eval_s = 0.0
+        self.test_loss, self.test_accuracy = float("nan"), float("nan")
+        self._evaluated_at = -1
+        if self._writes:
+            _keep_lines(run, cursor.step)
+
+    def note(self, step: int, watch: Watch) -> bool:
+        """Beat: agree on the losses up to `step`, write them down, and tell whether to stop."""
+        first = self.cursor.step
+        losses, stop = self.beat.strike(first, watch.stop_asked())
+        for i, loss in enumerate(losses):
+            self.cursor.loss_sum += loss * self.plan.rows_of(first + i)
+        self.cursor.step = step
+        if self.plan.ends_epoch(step - 1):
+            self.epoch_s.append(self.beat.split.train_s - sum(self.epoch_s))
+            if step % self.plan.steps_per_epoch == 0:
+                self.cursor.epoch_losses.append(self.cursor.loss_sum / len(self.plan.split))
+                self.cursor.loss_sum = 0.0
+        if self._writes:
+            self._write_steps(first, losses)
+            watch.pulse(self._pulse(losses))
+        return stop and step < self.plan.steps
+
+    def train_loss(self) -> list[float]:
+        """Return the mean loss of each epoch, an unfinished last one included."""
+        done = self.cursor.step % self.plan.steps_per_epoch * self.plan.batch_size
+        rest = [self.cursor.loss_sum / done] if done else []
+        return [*self.cursor.epoch_losses, *rest]
+
+    def samples(self) -> int:
+        """Return how many samples this run has trained on, those before a resume left out."""
+        return self.plan.samples_until(self.cursor.step) - self.plan.samples_until(self.start)
+
+    def evaluate(self, replica: Replica, split: Split, loss: Loss) -> None:
+        """Test the weights, unless these were tested already."""
+        if self._evaluated_at == self.cursor.step:
+            return
+        begun = time.perf_counter()
+        self.test_loss, self.test_accuracy = evaluate(replica, split, loss, self.beat.comm)
+        self.eval_s += time.perf_counter() - begun
+        self._evaluated_at = self.cursor.step
+
+    def checkpoint(self, replica: Replica) -> None:
+        """Write a checkpoint; the pause does not count as training."""
+        if self._writes:
+            config = self.plan.config
+            write_checkpoint(self._run.checkpoints, replica, self.cursor, config.task, config.keep)
+        self.beat.open()
+
+    def keep_weights(self, replica: Replica) -> None:
+        """Append the weights after this step to a file, for a comparison."""
+        if self._writes:
+            with open(self._run.weights, "ab") as f:
+                f.write(replica.params.detach().cpu().numpy().tobytes())
+
+    def _write_steps(self, first: int, losses: list[float]) -> None:
+        seconds = self.beat.step_s[first - self.start :]
+        with open(self._run.steps, "a") as f:
+            for i, (loss, s) in enumerate(zip(losses, seconds, strict=True)):
+                f.write(json.dumps({"step": first + i + 1, "loss": loss, "ms": round(s * 1e3, 4)}) + "\n")
+
+    def _pulse(self, losses: list[float]) -> Pulse:
+        split, step = self.beat.split, self.cursor.step
+        rate = self.samples() / max(split.train_s, 1e-9)
+        left = self.plan.samples_until(self.plan.steps) - self.plan.samples_until(step)
+        return Pulse(
+            step=step,
+            steps=self.plan.steps,
+            epoch=(step - 1) // self.plan.steps_per_epoch + 1,
+            epochs=self.plan.epochs,
+            loss=sum(losses) / max(1, len(losses)),
+            accuracy=self.test_accuracy if self._evaluated_at >= 0 else None,
+            samples_per_s=rate,
+            eta_s=left / max(rate, 1e-9),
+            compute_s=split.compute_s,
+            comm_s=split.comm_s,
+            wait_s=split.wait_s,
+        )
+
+
+def _keep_lines(run: RunDir, count: int) -> None:
+    """Drop the steps after the checkpoint that the run goes on from: they are made again."""
+    lines = run.steps.read_text().splitlines(keepends=True) if run.steps.is_file() else []
+    run.steps.write_text("".join(lines[:count]))

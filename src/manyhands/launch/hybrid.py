@@ -1,0 +1,18 @@
+"""Engine `hybrid`: MPI processes with worker threads in each: threads → process → global."""
+
+from typing import final
+
+from manyhands.comm.hybrid import HybridComm
+from manyhands.config import RunConfig
+from manyhands.launch.processes import ProcessLauncher, check_outer
+
+
+@final
+class HybridLauncher(ProcessLauncher):
+    """`--workers` MPI processes of `--threads` threads each."""
+
+    features = HybridComm.features
+
+    def check(self, config: RunConfig) -> None:
+        """Allow any numbers; inside mpiexec, as many processes as it started."""
+        check_outer(config)

@@ -1,0 +1,76 @@
+"""What one MPI process does: `python -m manyhands.launch.rank LIVE/job.json`, started by the supervisor."""
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from manyhands.comm import Comm
+from manyhands.comm.hybrid import HybridComm
+from manyhands.comm.mpi import MPIComm, world
+from manyhands.comm.threads import ThreadComm, ThreadGroup
+from manyhands.errors import ManyhandsError, UserError
+from manyhands.launch.base import Worker, failure
+from manyhands.launch.cores import blas_threads, limited
+from manyhands.launch.live import LiveFolder, LiveWatch, read_job, write_failure
+from manyhands.launch.local import run_threads
+from manyhands.training import Job
+
+
+def check_world(comm: MPIComm, expected: int) -> None:
+    """Refuse n worlds of size 1, which an mpiexec of another MPI gives without a word."""
+    if comm.size != expected:
+        raise UserError(
+            f"{expected} MPI ranks were started, but this one sees a world of {comm.size}: mpiexec and the MPI "
+            "library that mpi4py loads belong to different installations; 'manyhands doctor' shows which"
+        )
+
+
+def run_process(
+    worker: Worker, job: Job, mpi: MPIComm, watch_of: Callable[[int], Any]
+) -> list[dict[str, Any]]:
+    """Run this process's ranks: one, or `threads` of them for the hybrid engine."""
+    threads = job.config.threads
+    group = ThreadGroup(threads)
+    comms: list[Comm] = [mpi]
+    if job.config.engine == "hybrid":
+        comms = [HybridComm(mpi, ThreadComm(group, t)) for t in range(threads)]
+    here = mpi.split_by_host().size
+    with limited(blas_threads(job.config, here * threads)):
+        return run_threads(worker, job, comms, [watch_of(c.rank) for c in comms], group.abort)
+
+
+def main() -> None:
+    """Do the job; whatever goes wrong is written down before every rank is ended."""
+    job, name = read_job(Path(sys.argv[1]))
+    module, _, function = name.partition(":")
+    folder = LiveFolder(job.run)
+    mpi = world()
+    try:
+        check_world(mpi, job.config.workers)
+        sys.path[:0] = json.loads(os.environ.get("MANYHANDS_PATH", "[]"))
+        worker: Worker = getattr(importlib.import_module(module), function)
+
+        def watch_of(rank: int) -> LiveWatch:
+            watch = LiveWatch(folder, rank)
+            watch.stop_on_sigterm()
+            return watch
+
+        results = run_process(worker, job, mpi, watch_of)
+        for t, result in enumerate(results):
+            rank = mpi.rank * job.config.threads + t
+            folder.result(rank).write_text(json.dumps(result))
+        mpi.barrier()
+    except BaseException as error:
+        explained = error if isinstance(error, ManyhandsError) else failure(error, mpi.rank, -1)
+        write_failure(folder, explained, mpi.rank)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        mpi.abort(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Engine `serial`: one rank, in this process."""
+
+from typing import Any, final
+
+from manyhands.comm.self_ import SelfComm
+from manyhands.config import RunConfig
+from manyhands.errors import check
+from manyhands.launch.base import Launcher, Observer, Worker
+from manyhands.launch.cores import blas_threads, limited
+from manyhands.launch.environment import check_alone
+from manyhands.launch.interrupt import stop_on_signal
+from manyhands.launch.local import LocalWatch, run_threads
+from manyhands.training import Job
+
+
+@final
+class SerialLauncher(Launcher):
+    """One worker alone: the answer that all others must give."""
+
+    features = SelfComm.features
+
+    def check(self, config: RunConfig) -> None:
+        """Allow one worker."""
+        check_alone(config.engine)
+        hint = "choose --engine threads, mpi or hybrid"
+        check(config.size == 1, f"engine serial has one worker, got {config.size}; {hint}")
+
+    def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
+        """Run the worker here."""
+        with limited(blas_threads(job.config, 1)), stop_on_signal() as stop:
+            return run_threads(worker, job, [SelfComm()], [LocalWatch(stop, observe)], abort=lambda: None)

@@ -1,0 +1,35 @@
+"""Engine `threads`: ranks as threads of this process, sharing memory (the papers' OpenMP row)."""
+
+from typing import Any, final
+
+from manyhands.comm.threads import ThreadComm, ThreadGroup
+from manyhands.config import RunConfig
+from manyhands.errors import check
+from manyhands.launch.base import Launcher, Observer, Worker
+from manyhands.launch.cores import blas_threads, limited
+from manyhands.launch.environment import check_alone
+from manyhands.launch.interrupt import stop_on_signal
+from manyhands.launch.local import LocalWatch, run_threads
+from manyhands.training import Job
+
+
+@final
+class ThreadsLauncher(Launcher):
+    """Threads with their own gradients and copies of the weights."""
+
+    features = ThreadComm.features
+
+    def check(self, config: RunConfig) -> None:
+        """Allow any number of workers of one thread each."""
+        check_alone(config.engine)
+        hint = f"say --workers {config.threads}, or choose --engine hybrid"
+        check(config.threads == 1, f"--threads belongs to engine hybrid; {hint}")
+
+    def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
+        """Run the worker in as many threads."""
+        size = job.config.workers
+        group = ThreadGroup(size)
+        comms = [ThreadComm(group, rank) for rank in range(size)]
+        with limited(blas_threads(job.config, size)), stop_on_signal() as stop:
+            watches = [LocalWatch(stop, observe) for _ in comms]
+            return run_threads(worker, job, comms, watches, group.abort)

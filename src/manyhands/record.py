@@ -1,0 +1,186 @@
+"""What came out of a run, and the folder that keeps it. Needs neither torch nor MPI."""
+
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from manyhands.config import RunConfig
+from manyhands.errors import UserError, check, unknown
+
+
+class Quantiles(BaseModel):
+    """Median and 90th percentile."""
+
+    median: float
+    p90: float
+
+
+class RankRecord(BaseModel):
+    """Where one rank's time went."""
+
+    rank: int
+    host: str
+    compute_s: float
+    comm_s: float
+    wait_s: float
+    max_rss_bytes: int
+
+
+class RunRecord(BaseModel):
+    """One run's result. Seconds are means over the ranks; bytes and messages are sums over the ranks."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    id: str
+    status: Literal["complete", "interrupted"]
+    task: str
+    engine: str
+    sync: str
+    workers: int
+    threads: int
+    batch_size: int
+    epochs: int
+    steps: int
+    resumed_from: int
+    """Step of the checkpoint this run went on from; 0 for a fresh run."""
+    seed: int
+    device: str
+    parameters: int
+    samples: int
+    train_loss: list[float]
+    """Mean loss of each epoch, taken while training."""
+    test_loss: float
+    test_accuracy: float
+    samples_per_s: float
+    epoch_s: list[float]
+    step_ms: Quantiles
+    compute_s: float
+    comm_s: float
+    """What the exchanges themselves took: of each, the time of the rank that waited least."""
+    wait_s: float
+    """Time in exchanges beyond that: waiting for the slowest rank."""
+    read_s: float
+    eval_s: float
+    total_s: float
+    bytes_sent: int
+    messages: int
+    weights_sha256: str
+    ranks: list[RankRecord]
+    hardware: dict[str, Any]
+    versions: dict[str, str]
+    config: RunConfig
+
+
+class Pulse(BaseModel):
+    """How a run is doing: what the progress bar shows."""
+
+    step: int
+    steps: int
+    epoch: int
+    epochs: int
+    loss: float
+    accuracy: float | None
+    samples_per_s: float
+    eta_s: float
+    compute_s: float
+    comm_s: float
+    wait_s: float
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """The folder of one run: `run.toml`, `record.json`, `steps.jsonl`, `model.safetensors`, checkpoints."""
+
+    path: Path
+
+    @property
+    def toml(self) -> Path:
+        """The settings, to run again with `--config`."""
+        return self.path / "run.toml"
+
+    @property
+    def record(self) -> Path:
+        """The result."""
+        return self.path / "record.json"
+
+    @property
+    def steps(self) -> Path:
+        """Loss and milliseconds of each step, a JSON object a line."""
+        return self.path / "steps.jsonl"
+
+    @property
+    def model(self) -> Path:
+        """The trained weights."""
+        return self.path / "model.safetensors"
+
+    @property
+    def weights(self) -> Path:
+        """The weights after every step, where a comparison asked for them."""
+        return self.path / "weights.bin"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def live(self) -> Path:
+        """Where ranks and supervisor meet while the run goes on; empty afterwards."""
+        return self.path / "live"
+
+    def read(self) -> RunRecord | None:
+        """Return the record, or None while there is none."""
+        return RunRecord.model_validate_json(self.record.read_text()) if self.record.is_file() else None
+
+
+def new_id(config: RunConfig) -> str:
+    """Name a run by its time, task and workers, and four letters that keep it unique."""
+    stem = Path(config.task.partition(":")[0]).stem
+    many = f"{config.workers}x{config.threads}" if config.threads > 1 else str(config.workers)
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{stem}-{config.engine}{many}-{secrets.token_hex(2)}"
+
+
+def open_run(out: Path, run_id: str, config: RunConfig) -> RunDir:
+    """Make the run's folder and write its settings; a folder that cannot be written is a user error."""
+    run = RunDir(out / run_id)
+    try:
+        run.live.mkdir(parents=True, exist_ok=True)
+        write_atomically(run.toml, config.to_toml())
+    except OSError as error:
+        raise UserError(f"cannot write to --out '{out}': {error.strerror}") from None
+    return run
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write beside, flush, then rename, so that a reader sees the old file or the new one, whole."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(beside, "w") as f:
+        f.write(text)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(beside, path)
+
+
+def list_runs(out: Path) -> list[RunDir]:
+    """Return the runs under this folder, oldest first."""
+    return sorted((RunDir(p.parent) for p in out.glob("*/run.toml")), key=lambda r: r.path.name)
+
+
+def find_run(out: Path, name: str) -> RunDir:
+    """Return the run with this id, unique part of an id, or path; `last` is the newest."""
+    if (Path(name) / "run.toml").is_file():
+        return RunDir(Path(name))
+    runs = list_runs(out)
+    check(bool(runs), f"there are no runs under '{out}'")
+    if name == "last":
+        return runs[-1]
+    found = [r for r in runs if name in r.path.name]
+    check(len(found) <= 1, f"'{name}' fits {len(found)} runs under '{out}'; give more of the id")
+    if not found:
+        unknown(f"run under '{out}' named", name, [r.path.name for r in runs[-5:]])
+    return found[0]

@@ -1,0 +1,37 @@
+"""Find a class by the name of its module: `local-sgd` is the one class of `sync/local_sgd.py`."""
+
+import importlib
+import inspect
+import pkgutil
+from types import ModuleType
+from typing import TypeVar
+
+from manyhands.errors import unknown
+
+T = TypeVar("T")
+
+
+def find(package: ModuleType, base: type[T], name: str, kind: str) -> type[T]:
+    """Return the class of the module that bears this name."""
+    known = names(package, base)
+    if name not in known:
+        unknown(kind, name, known)
+    found = _class_of(package, base, name.replace("-", "_"))
+    assert found is not None
+    return found
+
+
+def names(package: ModuleType, base: type) -> list[str]:
+    """List every name that `find` accepts."""
+    modules = sorted(m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
+    return [m.replace("_", "-") for m in modules if m != "base" and _class_of(package, base, m)]
+
+
+def _class_of(package: ModuleType, base: type[T], module_name: str) -> type[T] | None:
+    module = importlib.import_module(f"{package.__name__}.{module_name}")
+    own = [
+        c
+        for _, c in inspect.getmembers(module, inspect.isclass)
+        if c.__module__ == module.__name__ and issubclass(c, base) and not inspect.isabstract(c)
+    ]
+    return own[0] if own else None

@@ -1,0 +1,77 @@
+"""The general replica: any `nn.Module`, by autograd into flat gradients."""
+
+from collections.abc import Callable
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from manyhands.replica.base import Batch, Loss, OptimizerFactory, Replica
+from manyhands.replica.layout import Layout
+from manyhands.replica.random import Draws
+
+
+@final
+class FlatReplica(Replica):
+    """Autograd over views into flat tensors: one zeroing, one all-reduce, one optimiser call per step."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        loss: Loss,
+        optimizer: OptimizerFactory,
+        draws: Draws,
+        reseed: bool,
+    ) -> None:
+        self.module, self._layout, self._loss, self._draws, self._reseed = module, layout, loss, draws, reseed
+        self.params, self.grads = layout.params, layout.grads
+        n = layout.num_weights
+        self._weights, self._statistics = self.params[:n], self.params[n:]
+        self._weights.grad, self._moves = self.grads[:n], self.grads[n:]
+        self.optimizer = optimizer([self._weights])
+
+    def forward_backward(self, batch: Batch, weight: float) -> Tensor:
+        """Run forward and backward; an empty batch leaves zeros."""
+        self.grads.zero_()
+        rows = batch.x.shape[0]
+        if rows == 0:
+            return torch.zeros((), dtype=self.params.dtype, device=self.params.device)
+        self._draws.at(batch.key, batch.first, rows)
+        if self._reseed:
+            torch.manual_seed(batch.key ^ batch.first)
+        before = self._statistics.clone() if self._statistics.numel() else None
+        loss = self._loss(self.module(batch.x), batch.y) * weight
+        loss.backward()  # type: ignore[no-untyped-call]
+        if before is not None:
+            self._take_moves(before, weight)
+        return loss.detach()
+
+    def apply(self) -> None:
+        """Step the optimiser over the weights, and add the moves to the statistics."""
+        self.optimizer.step()
+        if self._statistics.numel():
+            self._statistics += self._moves
+            self._write_counters()
+
+    def on_grad_ready(self, fn: Callable[[int, int], None]) -> None:
+        """Hook every weight's gradient accumulation."""
+        for name, p in self.module.named_parameters():
+            if name in self._layout.spans:
+                start, stop = self._layout.spans[name]
+                p.register_post_accumulate_grad_hook(lambda _, a=start, b=stop: fn(a, b))
+
+    def _take_moves(self, before: Tensor, weight: float) -> None:
+        """Turn what the forward pass did to the statistics into moves, and take it back until `apply`."""
+        n = self._layout.num_weights
+        for name, (start, stop) in self._layout.counters.items():
+            self.params[start:stop].copy_(self.module.get_buffer(name).reshape(-1))
+        torch.sub(self._statistics, before, out=self._moves)
+        self._moves.mul_(weight)
+        self.params[n:].copy_(before)
+        self._write_counters()
+
+    def _write_counters(self) -> None:
+        for name, (start, stop) in self._layout.counters.items():
+            counter = self.module.get_buffer(name)
+            counter.copy_(self.params[start:stop].round().view(counter.shape))

@@ -1,0 +1,159 @@
+"""The fast replica for stacks of Linear, ReLU and Sigmoid: forward and backward written out by hand.
+
+Every product goes into a preallocated buffer and every weight gradient straight into the flat gradients; for
+batches of 32 to 64 rows autograd's bookkeeping would cost a fifth to a half of the step.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from manyhands.replica.base import Batch, OptimizerFactory, Replica
+from manyhands.replica.layout import Layout
+
+CROSS_ENTROPY, SIGMOID_ENTROPY = "cross-entropy", "sigmoid-cross-entropy"
+
+
+@dataclass
+class _Layer:
+    weight: Tensor
+    bias: Tensor
+    weight_grad: Tensor
+    bias_grad: Tensor
+    activation: type[nn.Module] | None
+
+
+@dataclass
+class _Buffers:
+    """Room for one batch size: the output of each layer, and the gradient with respect to it."""
+
+    outputs: list[Tensor]
+    deltas: list[Tensor]
+    one_hot: Tensor
+
+
+def stack_of_layers(module: nn.Module) -> list[tuple[nn.Linear, type[nn.Module] | None]] | None:
+    """Return the Linear layers with their activations, or None where the network is anything else."""
+    if not isinstance(module, nn.Sequential):
+        return None
+    layers = list(module)
+    if layers and type(layers[0]) is nn.Flatten and layers[0].start_dim == 1 and layers[0].end_dim == -1:
+        layers = layers[1:]
+    stack: list[tuple[nn.Linear, type[nn.Module] | None]] = []
+    for layer in layers:
+        if type(layer) is nn.Linear and layer.bias is not None:
+            stack.append((layer, None))
+        elif type(layer) in (nn.ReLU, nn.Sigmoid) and stack and stack[-1][1] is None:
+            stack[-1] = (stack[-1][0], type(layer))
+        else:
+            return None
+    ends_plain = bool(stack) and stack[-1][1] is None
+    trained = all(p.requires_grad for p in module.parameters())
+    return stack if ends_plain and trained else None
+
+
+@final
+class FusedReplica(Replica):
+    """A stack of Linear layers with softmax or sigmoid cross-entropy on top."""
+
+    def __init__(
+        self, module: nn.Module, layout: Layout, loss_name: str, optimizer: OptimizerFactory
+    ) -> None:
+        stack = stack_of_layers(module)
+        assert stack is not None
+        self.module, self.params, self.grads = module, layout.params, layout.grads
+        self._softmax = loss_name == CROSS_ENTROPY
+        self._layers = []
+        for linear, activation in stack:
+            assert linear.weight.grad is not None and linear.bias.grad is not None
+            self._layers.append(
+                _Layer(linear.weight.data, linear.bias.data, linear.weight.grad, linear.bias.grad, activation)
+            )
+        self._buffers: dict[int, _Buffers] = {}
+        self._ready: list[Callable[[int, int], None]] = []
+        self._spans = _spans(self._layers)
+        self.params.grad = self.grads
+        self.optimizer = optimizer([self.params])
+
+    @torch.no_grad()
+    def forward_backward(self, batch: Batch, weight: float) -> Tensor:
+        """Run forward and backward; an empty batch leaves zeros."""
+        rows = batch.x.shape[0]
+        if rows == 0:
+            self.grads.zero_()
+            return self.grads.new_zeros(())
+        x = batch.x.flatten(1)
+        room = self._room(rows)
+        out = self._forward(x, room)
+        loss, delta = self._loss(out, batch.y, room, weight / rows)
+        self._backward(x, delta, room)
+        return loss
+
+    def apply(self) -> None:
+        """Step the optimiser over the flat weights."""
+        self.optimizer.step()
+
+    def on_grad_ready(self, fn: Callable[[int, int], None]) -> None:
+        """Call back after each layer's backward, last layer first."""
+        self._ready.append(fn)
+
+    def _room(self, rows: int) -> _Buffers:
+        if rows not in self._buffers:
+            widths = [layer.bias.numel() for layer in self._layers]
+            outputs = [self.params.new_empty(rows, w) for w in widths]
+            deltas = [self.params.new_empty(rows, w) for w in widths[:-1]]
+            self._buffers[rows] = _Buffers(outputs, deltas, self.params.new_zeros(rows, widths[-1]))
+        return self._buffers[rows]
+
+    def _forward(self, x: Tensor, room: _Buffers) -> Tensor:
+        for layer, out in zip(self._layers, room.outputs, strict=True):
+            torch.addmm(layer.bias, x, layer.weight.t(), out=out)
+            if layer.activation is nn.ReLU:
+                out.relu_()
+            elif layer.activation is nn.Sigmoid:
+                out.sigmoid_()
+            x = out
+        return x
+
+    def _loss(self, out: Tensor, y: Tensor, room: _Buffers, scale: float) -> tuple[Tensor, Tensor]:
+        """Return the scaled loss, and its gradient with respect to `out`."""
+        one_hot = room.one_hot.zero_().scatter_(1, y.unsqueeze(1), 1.0)
+        if self._softmax:
+            log_p = torch.log_softmax(out, 1)
+            loss = log_p.gather(1, y.unsqueeze(1)).sum().mul_(-scale)
+            return loss, log_p.exp_().sub_(one_hot).mul_(scale)
+        loss = (nn.functional.softplus(out).sum() - (out * one_hot).sum()).mul_(scale)
+        return loss, out.sigmoid_().sub_(one_hot).mul_(scale)
+
+    def _backward(self, x: Tensor, delta: Tensor, room: _Buffers) -> None:
+        for i in range(len(self._layers) - 1, -1, -1):
+            layer = self._layers[i]
+            below = room.outputs[i - 1] if i else x
+            torch.mm(delta.t(), below, out=layer.weight_grad)
+            torch.sum(delta, 0, out=layer.bias_grad)
+            for fn in self._ready:
+                fn(*self._spans[i])
+            if i:
+                down = torch.mm(delta, layer.weight, out=room.deltas[i - 1])
+                delta = _through_(down, below, self._layers[i - 1].activation)
+
+
+def _through_(delta: Tensor, out: Tensor, activation: type[nn.Module] | None) -> Tensor:
+    """Multiply by the activation's slope, told from its output."""
+    if activation is nn.ReLU:
+        return torch.ops.aten.threshold_backward.grad_input(delta, out, 0, grad_input=delta)  # type: ignore[no-any-return]
+    if activation is nn.Sigmoid:
+        return torch.ops.aten.sigmoid_backward.grad_input(delta, out, grad_input=delta)  # type: ignore[no-any-return]
+    return delta
+
+
+def _spans(layers: list[_Layer]) -> list[tuple[int, int]]:
+    spans, start = [], 0
+    for layer in layers:
+        stop = start + layer.weight.numel() + layer.bias.numel()
+        spans.append((start, stop))
+        start = stop
+    return spans

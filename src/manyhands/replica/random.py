@@ -1,0 +1,101 @@
+"""Random layers that draw by position, so that the draw does not depend on who computes the row.
+
+Each element's bit is a hash of (seed, step, layer, row of the global batch, place in the row), computed with
+32-bit integer arithmetic: the same on every worker, thread and device, and with no generator to share.
+"""
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+
+@final
+class Draws:
+    """Where in the run the forward pass is: the key of the step, and which rows of the global batch."""
+
+    def __init__(self) -> None:
+        self.key = 0
+        self.first = 0
+        self.rows = 1
+
+    def at(self, key: int, first: int, rows: int) -> None:
+        """Move to rows `first`, ... of the step with this key."""
+        self.key, self.first, self.rows = key, first, rows
+
+
+def uniform_bits(key: int, first_row: int, rows: int, width: int, device: torch.device) -> Tensor:
+    """Return (rows, width) 32-bit hashes of (key, row, column)."""
+    row = torch.arange(first_row, first_row + rows, dtype=torch.int32, device=device).unsqueeze(1)
+    column = torch.arange(width, dtype=torch.int32, device=device).unsqueeze(0)
+    h = _mix_(row * _signed(0x9E3779B1) + _signed(key)) + column * _signed(0x85EBCA77)
+    return _mix_(h.bitwise_xor_(torch.tensor(_signed(key >> 32), dtype=torch.int32, device=device)))
+
+
+def mix_key(*parts: int) -> int:
+    """Hash whole numbers to 64 bits (splitmix64 over the parts)."""
+    h = 0
+    for part in parts:
+        h = (h ^ (part & _MASK)) + 0x9E3779B97F4A7C15 & _MASK
+        h = ((h ^ (h >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        h = ((h ^ (h >> 27)) * 0x94D049BB133111EB) & _MASK
+        h ^= h >> 31
+    return h
+
+
+_MASK = (1 << 64) - 1
+
+
+def _signed(value: int) -> int:
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def _mix_(h: Tensor) -> Tensor:
+    """Spread every bit over the whole word (the finaliser of MurmurHash3); int32 products wrap around."""
+    h = h.bitwise_xor_((h >> 16) & 0xFFFF).mul_(_signed(0x85EBCA6B))
+    h = h.bitwise_xor_((h >> 13) & 0x7FFFF).mul_(_signed(0xC2B2AE35))
+    return h.bitwise_xor_((h >> 16) & 0xFFFF)
+
+
+@final
+class KeyedDropout(nn.Module):
+    """Dropout whose mask depends on the position in the run only; whole channels where `channels` is true."""
+
+    def __init__(self, p: float, channels: bool, layer: int, draws: Draws) -> None:
+        super().__init__()
+        self.p, self.channels, self.layer, self.draws = p, channels, layer, draws
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop and rescale while training; pass on otherwise."""
+        if not self.training or self.p == 0 or x.shape[0] == 0:
+            return x
+        return x * self._mask(x)
+
+    def _mask(self, x: Tensor) -> Tensor:
+        shape = x.shape[:2] + (1,) * (x.dim() - 2) if self.channels else x.shape
+        rows_per_sample = max(1, x.shape[0] // self.draws.rows)
+        width = int(torch.Size(shape[1:]).numel())
+        key = mix_key(self.draws.key, self.layer)
+        bits = uniform_bits(key, self.draws.first * rows_per_sample, x.shape[0], width, x.device)
+        keep = bits >= _signed(int(self.p * 2**32) - 2**31) if self.p < 1 else torch.zeros_like(bits)
+        scale = 1 / (1 - self.p) if self.p < 1 else 0.0
+        return keep.to(x.dtype).mul_(scale).view(shape)
+
+    def extra_repr(self) -> str:
+        """Show the probability."""
+        return f"p={self.p}"
+
+
+_CHANNELS = {nn.Dropout: False, nn.Dropout1d: True, nn.Dropout2d: True, nn.Dropout3d: True}
+
+
+def key_random_layers(module: nn.Module, draws: Draws) -> None:
+    """Replace every dropout layer below `module` by one that draws by position."""
+    layer = 0
+    for parent in list(module.modules()):
+        for name, child in parent.named_children():
+            if type(child) in _CHANNELS:
+                keyed = KeyedDropout(child.p, _CHANNELS[type(child)], layer, draws)  # type: ignore[arg-type]
+                setattr(parent, name, keyed.train(child.training))
+                layer += 1

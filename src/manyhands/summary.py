@@ -1,0 +1,109 @@
+"""The record of a run, put together from what every rank knows."""
+
+import resource
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from manyhands import facts
+from manyhands.beat import Split
+from manyhands.checkpoint import weights_sha256
+from manyhands.comm import Comm
+from manyhands.comm.traced import TracedComm
+from manyhands.config import RunConfig
+from manyhands.journal import Journal
+from manyhands.record import Quantiles, RankRecord, RunDir, RunRecord, write_atomically
+from manyhands.replica import Replica
+
+HOST_BYTES = 64
+
+
+def summarise(
+    comm: Comm,
+    config: RunConfig,
+    run: RunDir,
+    replica: Replica,
+    journal: Journal,
+    traced: TracedComm,
+    *,
+    read_s: float,
+    stopped: bool,
+    started: float,
+) -> dict[str, Any]:
+    """Gather every rank's times; let rank 0 store the record and the weights; return the record."""
+    ranks = _gather_ranks(comm, journal.beat.split)
+    sent = torch.tensor([traced.bytes_sent, traced.messages], dtype=torch.int64)
+    comm.all_reduce_(sent)
+    milliseconds = np.array(journal.beat.step_s or [0.0]) * 1e3
+    train_s = sum(journal.epoch_s) if not stopped else journal.beat.split.train_s
+    record = RunRecord(
+        id=run.path.name,
+        status="interrupted" if stopped else "complete",
+        task=config.task,
+        engine=config.engine,
+        sync=config.sync,
+        workers=config.workers,
+        threads=config.threads,
+        batch_size=journal.plan.batch_size,
+        epochs=len(journal.train_loss()),
+        steps=journal.cursor.step,
+        resumed_from=journal.start,
+        seed=config.seed,
+        device=replica.params.device.type,
+        parameters=sum(p.numel() for p in replica.module.parameters()),
+        samples=journal.samples(),
+        train_loss=journal.train_loss(),
+        test_loss=journal.test_loss,
+        test_accuracy=journal.test_accuracy,
+        samples_per_s=journal.samples() / train_s if train_s else 0.0,
+        epoch_s=journal.epoch_s,
+        step_ms=Quantiles(median=float(np.median(milliseconds)), p90=float(np.quantile(milliseconds, 0.9))),
+        compute_s=sum(r.compute_s for r in ranks) / len(ranks),
+        comm_s=sum(r.comm_s for r in ranks) / len(ranks),
+        wait_s=sum(r.wait_s for r in ranks) / len(ranks),
+        read_s=read_s,
+        eval_s=journal.eval_s,
+        total_s=time.perf_counter() - started,
+        bytes_sent=int(sent[0]),
+        messages=int(sent[1]),
+        weights_sha256=weights_sha256(replica.module),
+        ranks=ranks,
+        hardware=facts.hardware(),
+        versions=facts.versions(),
+        config=config,
+    )
+    if comm.rank == 0:
+        _store(run, record, replica)
+    return record.model_dump(mode="json")
+
+
+def _store(run: RunDir, record: RunRecord, replica: Replica) -> None:
+    weights = {n: t.detach().cpu().contiguous().clone() for n, t in replica.module.state_dict().items()}
+    beside = Path(f"{run.model}.tmp")
+    save_file(weights, beside)
+    beside.replace(run.model)
+    write_atomically(run.record, record.model_dump_json(indent=2) + "\n")
+
+
+def _gather_ranks(comm: Comm, split: Split) -> list[RankRecord]:
+    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    own = torch.tensor([split.compute_s, split.comm_s, split.wait_s, float(rss)], dtype=torch.float64)
+    rows = comm.all_gather(own).tolist()
+    name = socket.gethostname().encode()[:HOST_BYTES].ljust(HOST_BYTES)
+    hosts = comm.all_gather(torch.tensor(list(name), dtype=torch.uint8))
+    return [
+        RankRecord(
+            rank=rank,
+            host=bytes(hosts[rank].tolist()).decode(errors="replace").strip(),
+            compute_s=row[0],
+            comm_s=row[1],
+            wait_s=row[2],
+            max_rss_bytes=int(row[3]),
+        )
+        for rank, row in enumerate(rows)
+    ]

@@ -1,0 +1,62 @@
+"""A task: what is learned, and the settings it is learned with unless the user says otherwise."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from manyhands.data import Dataset
+from manyhands.errors import check, unknown
+from manyhands.replica.build import LOSSES
+
+FULL: Literal["full"] = "full"
+
+OPTIMIZERS: dict[str, Callable[[list[Tensor], float], Optimizer]] = {
+    "sgd": lambda params, lr: torch.optim.SGD(params, lr=lr),
+    "momentum": lambda params, lr: torch.optim.SGD(params, lr=lr, momentum=0.9),
+    "adam": lambda params, lr: torch.optim.Adam(params, lr=lr, fused=True),
+    "adamw": lambda params, lr: torch.optim.AdamW(params, lr=lr, fused=True),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is learned."""
+
+    model: Callable[[Dataset], nn.Module]
+    """Makes the network; the data's `shape` and `classes` tell its sizes."""
+    data: str | Callable[[], Dataset] = "mnist"
+    """A data spec such as `npz:digits.npz`, or a function that returns a `Dataset`."""
+    loss: str | Callable[[Tensor, Tensor], Tensor] = "cross-entropy"
+    """A name, or a function (output, target) → mean loss over the batch."""
+    optimizer: str | Callable[[list[Tensor], float], Optimizer] = "sgd"
+    """A name, or a function (parameters, learning rate) → an optimiser that treats every element alike."""
+    lr: float = 0.01
+    """Learning rate."""
+    batch_size: int | Literal["full"] = 64
+    """Global batch size; `full` for all samples at once."""
+    epochs: int = 1
+    """Passes over the training data."""
+    micro_batch: int = 0
+    """Rows computed at once, to bound memory; 0 for the whole share of a worker."""
+    eval_every: int = 1
+    """Epochs between two evaluations on the test data."""
+    replicate: int = 1
+    """How often the training data is repeated."""
+    name: str = ""
+    """What tables call it; the file's or variable's name if empty."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.loss, str) and self.loss not in LOSSES:
+            unknown("loss", self.loss, LOSSES)
+        if isinstance(self.optimizer, str) and self.optimizer not in OPTIMIZERS:
+            unknown("optimizer", self.optimizer, OPTIMIZERS)
+        check(callable(self.model), "model must be a function that takes the data and returns an nn.Module")
+
+    def make_optimizer(self, params: list[Tensor], lr: float) -> Optimizer:
+        """Make the optimiser of these parameters."""
+        make = OPTIMIZERS[self.optimizer] if isinstance(self.optimizer, str) else self.optimizer
+        return make(params, lr)

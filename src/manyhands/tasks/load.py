@@ -1,0 +1,69 @@
+"""Find a task: a built-in name, or a user's own file such as `my_task.py:task`."""
+
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from pathlib import Path
+
+from manyhands.errors import UserError, check, unknown
+from manyhands.tasks.base import Task
+
+
+class TaskFileFailed(UserError):
+    """A user's file raised while it was imported; the cause's traceback is theirs."""
+
+
+def names() -> list[str]:
+    """List the built-in tasks."""
+    package = sys.modules[__package__]
+    modules = sorted(m.name for m in pkgutil.iter_modules(package.__path__))
+    return [m.replace("_", "-") for m in modules if m not in ("base", "load", "setup")]
+
+
+def load(text: str) -> Task:
+    """Return the task of this name, or the one at `FILE.py:VARIABLE`."""
+    path, _, variable = text.rpartition(":") if ".py:" in text else (text, "", "")
+    if path.endswith(".py"):
+        return _from_file(Path(path), variable or "task")
+    if text not in names():
+        unknown("task", text, [*names(), "FILE.py:VARIABLE"])
+    task: Task = importlib.import_module(f"{__package__}.{text.replace('-', '_')}").task
+    return task
+
+
+def spec_of(task: Task) -> str:
+    """Return the text from which another process can load this task."""
+    for module in list(sys.modules.values()):
+        for variable, value in list(vars(module).items()) if hasattr(module, "__dict__") else []:
+            if value is task:
+                if module.__name__.startswith(f"{__package__}."):
+                    return module.__name__.rpartition(".")[2].replace("_", "-")
+                if getattr(module, "__file__", None):
+                    return f"{Path(str(module.__file__)).resolve()}:{variable}"
+    raise UserError(
+        "this engine starts new processes, which must import the task: "
+        "give it a name at the top level of a file, or pass 'FILE.py:VARIABLE'"
+    )
+
+
+def _from_file(path: Path, variable: str) -> Task:
+    check(path.is_file(), f"there is no task file '{path}'")
+    name = f"manyhands_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.resolve().parent))  # the file may import its neighbours
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise TaskFileFailed(f"the task file '{path}' does not import: {error}") from error
+    finally:
+        sys.path.pop(0)
+    if not hasattr(module, variable):
+        found = [n for n, value in vars(module).items() if isinstance(value, Task)]
+        unknown(f"variable of {path} named", variable, found or ["(the file has no Task)"])
+    task = getattr(module, variable)
+    check(isinstance(task, Task), f"'{variable}' in {path} is a {type(task).__name__}, not a manyhands.Task")
+    return task  # type: ignore[no-any-return]

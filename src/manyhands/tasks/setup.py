@@ -1,0 +1,56 @@
+"""Make what a rank needs to train: the data, and a replica with the weights that the seed decides."""
+
+import threading
+
+import torch
+
+from manyhands.config import RunConfig
+from manyhands.data import Dataset, load
+from manyhands.errors import check
+from manyhands.replica import Replica, build
+from manyhands.replica.build import LOSSES
+from manyhands.replica.base import Loss
+from manyhands.tasks.base import Task
+
+# The initial weights are drawn from torch's process-wide generator, which threads share.
+_SEEDING = threading.Lock()
+
+
+def device_of(config: RunConfig, rank: int) -> torch.device:
+    """Return the rank's device; ranks on one host take its GPUs in turn."""
+    if config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    check(torch.cuda.is_available(), "--device cuda, but torch sees no GPU here; use --device cpu or auto")
+    return torch.device("cuda", rank % torch.cuda.device_count())
+
+
+def load_data(task: Task, config: RunConfig) -> Dataset:
+    """Load the config's data, or the task's own."""
+    source = config.data or task.data
+    if isinstance(source, str):
+        return load(source, image_size=config.image_size or None, replicate=config.replicate)
+    check(config.image_size == 0, "image-size works with the built-in data sources only")
+    check(config.replicate == 1, "replicate works with the built-in data sources only")
+    return source()
+
+
+def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.device) -> Replica:
+    """Build the network from the seed and wrap it."""
+    dtype = getattr(torch, config.dtype)
+    with _SEEDING, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)
+        return build(
+            task.model(data),
+            sample.to(device),
+            task.loss,
+            lambda params: task.make_optimizer(params, config.lr),
+            device=device,
+            dtype=dtype,
+            fuse=config.fuse,
+        )
+
+
+def loss_of(task: Task) -> Loss:
+    """Return the task's loss as a function."""
+    return LOSSES[task.loss] if isinstance(task.loss, str) else task.loss

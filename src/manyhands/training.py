@@ -1,0 +1,82 @@
+"""One rank's part in a run: joins data, replica, sync and comm, and reads straight down."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from manyhands import sync, tasks
+from manyhands.beat import Beat
+from manyhands.checkpoint import Cursor, restore
+from manyhands.comm import Comm
+from manyhands.comm.exact import ExactComm
+from manyhands.comm.traced import TracedComm
+from manyhands.config import RunConfig
+from manyhands.journal import Journal
+from manyhands.plan import Plan
+from manyhands.record import RunDir
+from manyhands.replica.base import sum_of_lanes
+from manyhands.summary import summarise
+from manyhands.tasks.setup import device_of, load_data, loss_of, make_replica
+from manyhands.watch import Watch
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a rank is to do."""
+
+    config: RunConfig
+    run: RunDir
+    resume: str = ""
+    """Checkpoint to go on from."""
+    keep_weights: bool = False
+    """Whether to keep the weights after every step, for `verify`."""
+
+
+def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
+    """Train as one rank of `comm`; return the run's record, the same on every rank."""
+    config, started = job.config, time.perf_counter()
+    task = tasks.load(config.task)
+    device = device_of(config, comm.rank)
+    data = load_data(task, config).to(device)
+    read_s = time.perf_counter() - started
+
+    replica = make_replica(task, config, data, device)
+    traced = TracedComm(comm)
+    group = ExactComm(traced, config.lanes) if config.exact else traced
+    strategy = sync.make(config.sync)
+    cursor = restore(Path(job.resume), replica) if job.resume else Cursor()
+    plan = Plan(config, data.train, comm.rank, comm.size)
+    beat = Beat(comm, traced, config.lanes if config.exact else 0)
+    journal = Journal(job.run, plan, cursor, beat)
+
+    strategy.start(replica, group)
+    traced.forget()
+    stopped = False
+    while cursor.step < plan.steps and not stopped:
+        batches = plan.batches(cursor.step // plan.steps_per_epoch)
+        beat.open()
+        for step in plan.steps_of_epoch(cursor.step):
+            watch.at(step)
+            begun = time.perf_counter()
+            loss = sum_of_lanes(replica, plan.lanes(batches[step % plan.steps_per_epoch], step))
+            strategy.step(replica, group, step)
+            due = beat.add(loss, time.perf_counter() - begun)
+
+            if job.keep_weights:
+                journal.keep_weights(replica)
+            saves = config.checkpoint_every > 0 and (step + 1) % config.checkpoint_every == 0
+            if due or saves or plan.ends_epoch(step):
+                stopped = journal.note(step + 1, watch)
+            if saves or (stopped and config.checkpoint_every > 0):
+                journal.checkpoint(replica)
+            if stopped:
+                break
+        if plan.wants_evaluation(cursor.step) and not stopped:
+            journal.evaluate(replica, data.test, loss_of(task))
+
+    strategy.finish(replica, group)
+    journal.evaluate(replica, data.test, loss_of(task))
+    return summarise(
+        comm, config, job.run, replica, journal, traced, read_s=read_s, stopped=stopped, started=started
+    )
