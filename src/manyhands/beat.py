@@ -67,7 +67,8 @@ class Beat:
         rows = self.comm.all_gather(self._row(losses, elapsed / max(1, count), stop))
         self._note_time(rows[:, count:-2], count)
         self._interval = min(4 * self._interval, max(1, round(INTERVAL_S / max(float(rows[0, -2]), 1e-9))))
-        totals = self._sum(rows[:, :count]).tolist()
+        kind = self._losses[0].dtype if count else torch.float64
+        totals = self._sum(rows[:, :count].to(kind)).tolist()
         self._losses.clear()
         for i, loss in enumerate(totals):
             if not math.isfinite(loss):
@@ -81,6 +82,7 @@ class Beat:
         return torch.cat([losses, calls, torch.tensor([step_s, float(stop)], dtype=torch.float64)])
 
     def _sum(self, losses: Tensor) -> Tensor:
+        # The tree continues the one inside each rank, in the same number type.
         return join(list(losses), subtrees(self.lanes, self.comm.size)) if self.lanes else losses.sum(0)
 
     def _note_time(self, calls: Tensor, count: int) -> None:

@@ -62,7 +62,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def newest_sound(folder: Path) -> tuple[Path | None, list[Path]]:
     """Return the newest checkpoint that is whole, and the damaged ones after it."""
-    damaged = []
+    damaged: list[Path] = []
     for path in reversed(checkpoints(folder)):
         if _is_sound(path):
             return path, damaged

@@ -83,9 +83,7 @@ class Plan:
         if not self.config.exact:
             return [self._pieces(indices, rows, *cut(rows, self.size, self.rank), step)]
         first, last = subtrees(self.config.lanes, self.size)[self.rank]
-        return [
-            self._pieces(indices, rows, *cut(rows, self.config.lanes, lane), step) for lane in range(first, last)
-        ]
+        return [self._pieces(indices, rows, *cut(rows, self.config.lanes, lane), step) for lane in range(first, last)]
 
     def _pieces(self, indices: Indices, rows: int, start: int, stop: int, step: int) -> Iterator[Piece]:
         """Yield the rows from start to stop, at most `micro_batch` at a time; an empty lane is an empty piece."""

@@ -170,7 +170,10 @@ def _check_data(config: RunConfig, data: Dataset) -> None:
 
 def _newest_to_resume(out: Path) -> RunDir:
     runs = [r for r in list_runs(out) if any(r.checkpoints.glob("step-*"))]
-    check(bool(runs), f"there is no checkpoint under '{out}' to resume from; train with --checkpoint-every first")
+    check(
+        bool(runs),
+        f"there is no checkpoint under '{out}' to resume from; train with --checkpoint-every first",
+    )
     return runs[-1]
 
 

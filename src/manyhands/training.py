@@ -77,6 +77,4 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
 
     strategy.finish(replica, group)
     journal.evaluate(replica, data.test, loss_of(task))
-    return summarise(
-        comm, config, job.run, replica, journal, traced, read_s=read_s, stopped=stopped, started=started
-    )
+    return summarise(comm, config, job.run, replica, journal, traced, read_s=read_s, stopped=stopped, started=started)

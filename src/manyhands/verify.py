@@ -11,12 +11,12 @@ from pydantic import BaseModel
 
 from manyhands import sync, tasks
 from manyhands.config import RunConfig
+from manyhands.data.order import cut
 from manyhands.launch.base import Observer
 from manyhands.record import RunDir, RunRecord
+from manyhands.replica.traits import traits_of
 from manyhands.run import execute, ignore
 from manyhands.tasks.setup import device_of, load_data, make_replica
-from manyhands.data.order import cut
-from manyhands.replica.traits import traits_of
 
 TOLERANCE = 1e-3
 """Largest share of what training has changed by which round-off may part two runs; real causes give far more."""

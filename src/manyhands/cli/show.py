@@ -76,7 +76,11 @@ def name_of(record: RunRecord) -> str:
     """Say engine and workers in short: `mpi ×2`, `hybrid 2×2`."""
     if record.engine == "serial":
         return "serial"
-    return f"{record.engine} {record.workers}×{record.threads}" if record.threads > 1 else f"{record.engine} ×{record.workers}"
+    return (
+        f"{record.engine} {record.workers}×{record.threads}"
+        if record.threads > 1
+        else f"{record.engine} ×{record.workers}"
+    )
 
 
 def table_of(records: Sequence[RunRecord], *, baseline: RunRecord | None = None, title: str = "") -> Table:

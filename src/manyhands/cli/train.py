@@ -10,7 +10,6 @@ from manyhands.cli.options import (
     CONFIG_OPTION,
     JSON_OPTION,
     OUT_OPTION,
-    TASK_ARGUMENT,
     config_options,
     with_config_file,
 )
@@ -26,9 +25,7 @@ def train(
     task: Annotated[str, typer.Argument(help="Task to train; may be left out with --config.")] = "",
     config: CONFIG_OPTION = None,
     out: OUT_OPTION = Path("runs"),
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the newest run that has a checkpoint.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest run that has a checkpoint.")] = False,
     resume_from: Annotated[
         str, typer.Option(help="Go on with this run: an id, part of one, a folder, or 'last'.")
     ] = "",

@@ -168,5 +168,3 @@ def _settle(t: Tensor) -> None:
     """Finish queued GPU work on `t`, since another thread may use another stream or device."""
     if t.is_cuda:
         torch.cuda.synchronize(t.device)
-
-

@@ -79,13 +79,10 @@ def _resized(dataset: Dataset, image_size: int) -> Dataset:
     shape = dataset.shape
     check(
         len(shape) == 3 and shape[1] == shape[2],
-        f"an image size of {image_size} needs square images, but a sample of {dataset.name} has the shape "
-        f"{shape}",
+        f"an image size of {image_size} needs square images, but a sample of {dataset.name} has the shape {shape}",
     )
     allowed = [shape[1] * zoom for zoom in ZOOMS]
     listed = ", ".join(map(str, allowed))
-    check(
-        image_size in allowed, f"the image size of {dataset.name} must be one of {listed}, got {image_size}"
-    )
+    check(image_size in allowed, f"the image size of {dataset.name} must be one of {listed}, got {image_size}")
     zoom = image_size // shape[1]
     return replace(dataset, train=replace(dataset.train, zoom=zoom), test=replace(dataset.test, zoom=zoom))

@@ -54,9 +54,7 @@ def _checked(part: Part) -> Part:
         f"{x_name} must be (rows, features), (rows, height, width) or (rows, channels, height, width), "
         f"but its shape is {tuple(x.shape)}",
     )
-    check(
-        y.ndim == 1, f"{y_name} must have one dimension, one label a row, but its shape is {tuple(y.shape)}"
-    )
+    check(y.ndim == 1, f"{y_name} must have one dimension, one label a row, but its shape is {tuple(y.shape)}")
     check(x.numel() > 0, f"{x_name} is empty: its shape is {tuple(x.shape)}")
     check(len(x) == len(y), f"{x_name} has {len(x)} rows but {y_name} has {len(y)}")
     return part._replace(x=x.unsqueeze(1) if x.ndim == 3 else x, y=_whole(y, y_name))

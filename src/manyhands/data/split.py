@@ -67,9 +67,11 @@ class Split:
     def _view(self, samples: slice) -> tuple[Tensor, Tensor]:
         start, stop, step = samples.indices(len(self))
         assert step == 1, "a batch is contiguous or a list of indices"
-        if self.copies > 1:
-            return self._gather(torch.arange(start, max(start, stop)))
-        return self.x[start:stop].contiguous(), self.y[start:stop]
+        rows, stop = max(1, len(self.y)), max(start, stop)
+        copy = start - start % rows
+        if stop > copy + rows:
+            return self._gather(torch.arange(start, stop))
+        return self.x[start - copy : stop - copy].contiguous(), self.y[start - copy : stop - copy]
 
     def _scaled(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         if self.scale == 1:

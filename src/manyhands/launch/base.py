@@ -48,7 +48,7 @@ class Launcher(ABC):
 
 def make(engine: str) -> Launcher:
     """Return the launcher of an engine."""
-    return registry.find(sys.modules[__package__], Launcher, engine, "engine")()
+    return registry.find(sys.modules[__package__], Launcher, engine, "engine")()  # type: ignore[type-abstract]
 
 
 def names() -> list[str]:

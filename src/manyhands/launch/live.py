@@ -115,7 +115,7 @@ class LiveWatch:
             f.write(pulse.model_dump_json() + "\n")
 
     def stop_on_sigterm(self) -> None:
-        """End after the step on SIGTERM (batch systems send it before the time is up); leave SIGINT to the supervisor."""
+        """End after the step on SIGTERM, which batch systems send before the time is up; ignore SIGINT."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
 

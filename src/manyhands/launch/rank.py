@@ -29,9 +29,7 @@ def check_world(comm: MPIComm, expected: int) -> None:
         )
 
 
-def run_process(
-    worker: Worker, job: Job, mpi: MPIComm, watch_of: Callable[[int], Any]
-) -> list[dict[str, Any]]:
+def run_process(worker: Worker, job: Job, mpi: MPIComm, watch_of: Callable[[int], Any]) -> list[dict[str, Any]]:
     """Run this process's ranks: one, or `threads` of them for the hybrid engine."""
     threads = job.config.threads
     group = ThreadGroup(threads)

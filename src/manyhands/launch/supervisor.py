@@ -1,5 +1,6 @@
 """Start MPI ranks, show their progress, and see to it that none is left when one dies."""
 
+import contextlib
 import ctypes
 import json
 import os
@@ -172,10 +173,8 @@ def _die_with_parent() -> None:
 
 
 def _kill_group(pid: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def _kill_rank(pid: int) -> None:

@@ -59,7 +59,7 @@ class FlatReplica(Replica):
         for name, p in self.module.named_parameters():
             if name in self._layout.spans:
                 start, stop = self._layout.spans[name]
-                p.register_post_accumulate_grad_hook(lambda _, a=start, b=stop: fn(a, b))
+                p.register_post_accumulate_grad_hook(lambda _, a=start, b=stop: fn(a, b))  # type: ignore[no-untyped-call]
 
     def _take_moves(self, before: Tensor, weight: float) -> None:
         """Turn what the forward pass did to the statistics into moves, and take it back until `apply`."""

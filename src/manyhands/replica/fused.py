@@ -59,16 +59,15 @@ def stack_of_layers(module: nn.Module) -> list[tuple[nn.Linear, type[nn.Module] 
 class FusedReplica(Replica):
     """A stack of Linear layers with softmax or sigmoid cross-entropy on top."""
 
-    def __init__(
-        self, module: nn.Module, layout: Layout, loss_name: str, optimizer: OptimizerFactory
-    ) -> None:
+    def __init__(self, module: nn.Module, layout: Layout, loss_name: str, optimizer: OptimizerFactory) -> None:
         stack = stack_of_layers(module)
         assert stack is not None
         self.module, self.params, self.grads = module, layout.params, layout.grads
         self._softmax = loss_name == CROSS_ENTROPY
         self._layers = []
         for linear, activation in stack:
-            assert linear.weight.grad is not None and linear.bias.grad is not None
+            assert linear.weight.grad is not None
+            assert linear.bias.grad is not None
             self._layers.append(
                 _Layer(linear.weight.data, linear.bias.data, linear.weight.grad, linear.bias.grad, activation)
             )

@@ -87,7 +87,7 @@ class KeyedDropout(nn.Module):
         return f"p={self.p}"
 
 
-_CHANNELS = {nn.Dropout: False, nn.Dropout1d: True, nn.Dropout2d: True, nn.Dropout3d: True}
+_CHANNELS: dict[type[nn.Module], bool] = {nn.Dropout: False, nn.Dropout1d: True, nn.Dropout2d: True, nn.Dropout3d: True}
 
 
 def key_random_layers(module: nn.Module, draws: Draws) -> None:

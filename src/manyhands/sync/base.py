@@ -38,7 +38,7 @@ class Sync(ABC):
 def make(text: str) -> Sync:
     """Make a strategy from its spec string, such as `allreduce`."""
     name, options = spec.parse(text)
-    cls = registry.find(sys.modules[__package__], Sync, name, "sync")
+    cls = registry.find(sys.modules[__package__], Sync, name, "sync")  # type: ignore[type-abstract]
     return spec.build(cls, options, f"sync '{name}'")
 
 

@@ -51,7 +51,8 @@ def _from_file(path: Path, variable: str) -> Task:
     check(path.is_file(), f"there is no task file '{path}'")
     name = f"manyhands_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))  # the file may import its neighbours

@@ -10,9 +10,7 @@ from manyhands.tasks.base import FULL, Task
 
 def model(data: Dataset) -> nn.Module:
     """Stack two layers; the loss applies the output's sigmoid. The paper does not give the hidden width."""
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(math.prod(data.shape), 256), nn.ReLU(), nn.Linear(256, data.classes)
-    )
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(data.shape), 256), nn.ReLU(), nn.Linear(256, data.classes))
 
 
 task = Task(

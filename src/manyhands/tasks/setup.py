@@ -8,8 +8,8 @@ from manyhands.config import RunConfig
 from manyhands.data import Dataset, load
 from manyhands.errors import check
 from manyhands.replica import Replica, build
-from manyhands.replica.build import LOSSES
 from manyhands.replica.base import Loss
+from manyhands.replica.build import LOSSES
 from manyhands.tasks.base import Task
 
 # The initial weights are drawn from torch's process-wide generator, which threads share.

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhands.data import load
@@ -35,6 +35,7 @@ def write_all(folder: Path, **changed: bytes) -> Path:
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=4), st.randoms())
+@settings(deadline=None)
 def test_what_is_written_is_read(shape: list[int], random: Random) -> None:
     values = random.randbytes(math.prod(shape))
     read = read_idx(encode(values, *shape))
@@ -89,6 +90,7 @@ def test_damaged_file_is_one_sentence(tmp_path: Path, content: bytes, words: str
 
 
 @given(st.data())
+@settings(deadline=None)
 def test_any_cut_or_any_excess_is_noticed(data: st.DataObject) -> None:
     content = encode(bytes(12), 3, 4)
     short = content[: data.draw(st.integers(0, len(content) - 1))]
@@ -149,8 +151,6 @@ def test_missing_folder_is_named(tmp_path: Path) -> None:
         ("train_images_idx3_ubyte", encode(b"1234", 4, 1, 1), r"shape \(1, 1, 1\), but one of .*\(1, 2, 2\)"),
     ],
 )
-def test_files_that_do_not_fit_are_one_sentence(
-    tmp_path: Path, name: str, content: bytes, words: str
-) -> None:
+def test_files_that_do_not_fit_are_one_sentence(tmp_path: Path, name: str, content: bytes, words: str) -> None:
     with pytest.raises(UserError, match=words):
         load_idx_dir(write_all(tmp_path, **{name: content}))

@@ -16,7 +16,7 @@ def test_defaults() -> None:
 
 
 @given(st.integers(1, 50), st.integers(1, 50), st.integers(2, 9), st.integers(0, 2**64))
-@settings(max_examples=25)
+@settings(deadline=None, max_examples=25)
 def test_fewer_samples_are_the_first_of_more(n: int, more: int, classes: int, seed: int) -> None:
     options = f"features=3,classes={classes},seed={seed}"
     small = load(f"synthetic:samples={n},test={n},{options}")

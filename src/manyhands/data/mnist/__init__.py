@@ -15,9 +15,7 @@ from manyhands.data.split import Dataset, Split
 from manyhands.errors import UserError
 
 
-def load_mnist(
-    *, train: int | None = None, test: int | None = None, folder: Traversable | None = None
-) -> Dataset:
+def load_mnist(*, train: int | None = None, test: int | None = None, folder: Traversable | None = None) -> Dataset:
     """Load the embedded digits, or the first `train` and `test` of them."""
     folder = folder or files(__name__)
     return Dataset(
