@@ -42,7 +42,8 @@ class SelfComm(Comm):
 
     def recv(self, t: Tensor, source: int = ANY, tag: int = 0) -> int:
         """Take the oldest copy sent with this tag."""
-        assert source in (ANY, 0) and self._mail[tag], "nobody is left to send this"
+        assert source in (ANY, 0)
+        assert self._mail[tag], "nobody is left to send this"
         t.copy_(self._mail[tag].popleft())
         return 0
 
