@@ -106,8 +106,22 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"'{path}' is not valid TOML: {error}") from None
 
 
+def plain_words(message: str) -> str:
+    """Put a validator's message in our words."""
+    for theirs, ours in (
+        ("Input should be", "must be"),
+        ("greater than or equal to", "at least"),
+        ("a valid integer, unable to parse string as an integer", "a whole number"),
+        ("a valid number, unable to parse string as a number", "a number"),
+    ):
+        message = message.replace(theirs, ours)
+    return message
+
+
 def _sentence(error: ValidationError) -> str:
     first = error.errors()[0]
-    name = str(first["loc"][0]).replace("_", "-")
-    says = first["msg"].replace("Input should be", "must be").replace("Input must be", "must be")
-    return f"{name} {says}, got {first['input']!r}"
+    name = str(first["loc"][0])
+    says = plain_words(first["msg"])
+    if name == "batch_size":
+        says = "must be a whole number or 'full'"
+    return f"{name.replace('_', '-')} {says}, got {first['input']!r}"

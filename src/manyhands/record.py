@@ -130,7 +130,7 @@ class RunDir:
 
     @property
     def live(self) -> Path:
-        """Where ranks and supervisor meet while the run goes on; empty afterwards."""
+        """Where ranks and supervisor meet while the run goes on; gone afterwards."""
         return self.path / "live"
 
     def read(self) -> RunRecord | None:
@@ -145,15 +145,13 @@ def new_id(config: RunConfig) -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{stem}-{config.engine}{many}-{secrets.token_hex(2)}"
 
 
-def open_run(out: Path, run_id: str, config: RunConfig) -> RunDir:
+def open_run(run: RunDir, config: RunConfig) -> None:
     """Make the run's folder and write its settings; a folder that cannot be written is a user error."""
-    run = RunDir(out / run_id)
     try:
-        run.live.mkdir(parents=True, exist_ok=True)
+        run.path.mkdir(parents=True, exist_ok=True)
         write_atomically(run.toml, config.to_toml())
     except OSError as error:
-        raise UserError(f"cannot write to --out '{out}': {error.strerror}") from None
-    return run
+        raise UserError(f"cannot write to --out '{run.path.parent}': {error.strerror}") from None
 
 
 def write_atomically(path: Path, text: str) -> None:

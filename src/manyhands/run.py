@@ -109,7 +109,7 @@ def preflight(config: RunConfig) -> None:
     check_features(sync.make(config.sync), launcher.features, config.engine)
     task = tasks.load(config.task)
     device = device_of(config, 0)
-    data = load_data(task, config)
+    data = load_data(task, config, scan=launcher.leads)
     _check_data(config, data)
     try:
         make_replica(task, config, data.to(device), device)
@@ -134,16 +134,13 @@ def execute(
     """Check and run a config; the record is also in the run's folder."""
     preflight(config)
     launcher = launch.make(config.engine)
-    if resume is None:
-        run = open_run(out, launcher.agree(new_id(config)), config)
-        job = Job(config, run, keep_weights=keep_weights)
-    else:
-        run = open_run(resume.path.parent, resume.path.name, config)
-        job = Job(config, run, resume=_checkpoint_to_resume(run, config))
+    run = resume or RunDir(out / launcher.agree(new_id(config)))
+    checkpoint = _checkpoint_to_resume(run, config) if resume else ""
+    if launcher.leads:
+        open_run(run, config)
     started(run)
+    job = Job(config, run, resume=checkpoint, keep_weights=keep_weights)
     results = launcher.launch(train_rank, job, observe)
-    if not any(run.live.iterdir()):
-        run.live.rmdir()
     return RunRecord.model_validate(results[0])
 
 

@@ -8,6 +8,7 @@ import traceback
 
 import typer
 
+from manyhands.config import plain_words
 from manyhands.errors import ManyhandsError, UserError
 from manyhands.launch.environment import outer_world
 from manyhands.tasks.load import TaskFileFailed
@@ -82,7 +83,11 @@ def _usage_sentence(error: Exception) -> str:
         nearest = difflib.get_close_matches(given, allowed, n=1, cutoff=0.5)
         hint = f"did you mean {nearest[0]}?" if nearest else f"'{context.command_path} --help' lists them"
         return f"there is no {missing[1]} {given}; {hint}"
-    return text[:1].lower() + text[1:] if text else "bad command line"
+    says = plain_words(text)
+    option = getattr(getattr(error, "param", None), "name", None)
+    if option and says.startswith("must be"):
+        return f"{option.replace('_', '-')} {says}"
+    return says[:1].lower() + says[1:] if says else "bad command line"
 
 
 if __name__ == "__main__":

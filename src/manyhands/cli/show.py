@@ -72,6 +72,17 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def side_by_side(records: Sequence[RunRecord]) -> Table:
+    """Make the table of runs that should have given the same answer."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("run", "steps", "train loss", "test loss", "accuracy", "weights"):
+        table.add_column(heading, justify="left" if heading in ("run", "weights") else "right", no_wrap=True)
+    for r in records:
+        losses = (f"{r.train_loss[-1]:.7f}", f"{r.test_loss:.7f}")
+        table.add_row(name_of(r), f"{r.steps:,}", *losses, f"{100 * r.test_accuracy:.2f} %", r.weights_sha256[:12])
+    return table
+
+
 def name_of(record: RunRecord) -> str:
     """Say engine and workers in short: `mpi ×2`, `hybrid 2×2`."""
     if record.engine == "serial":
@@ -85,12 +96,11 @@ def name_of(record: RunRecord) -> str:
 
 def table_of(records: Sequence[RunRecord], *, baseline: RunRecord | None = None, title: str = "") -> Table:
     """Make the table of some runs; with a baseline, their speed-up over it."""
-    table = Table(title=title or None, title_justify="left")
-    table.add_column("run")
-    for heading in ("samples/s", *(["speed-up"] if baseline else []), "accuracy", "test loss"):
-        table.add_column(heading, justify="right")
-    for heading in ("compute", "comm", "wait", "total s"):
-        table.add_column(heading, justify="right")
+    table = Table(title=title or None, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table.add_column("run", no_wrap=True)
+    speed = ["samples/s", "speed-up"] if baseline else ["samples/s"]
+    for heading in (*speed, "accuracy", "loss", "compute", "comm", "wait", "total"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for r in records:
         busy = max(r.compute_s + r.comm_s + r.wait_s, 1e-9)
         speed_up = [f"{r.samples_per_s / baseline.samples_per_s:.2f}×"] if baseline else []
@@ -101,6 +111,6 @@ def table_of(records: Sequence[RunRecord], *, baseline: RunRecord | None = None,
             f"{100 * r.test_accuracy:.2f} %",
             f"{r.test_loss:.4f}",
             *(f"{100 * s / busy:.1f} %" for s in (r.compute_s, r.comm_s, r.wait_s)),
-            f"{r.total_s:.1f}",
+            f"{r.total_s:.1f} s",
         )
     return table

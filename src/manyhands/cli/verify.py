@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from manyhands.cli.options import CONFIG_OPTION, JSON_OPTION, TASK_ARGUMENT, config_options, with_config_file
-from manyhands.cli.show import people, progress, results, table_of
+from manyhands.cli.show import people, progress, results, side_by_side
 from manyhands.run import resolve
 from manyhands.verify import Verdict
 from manyhands.verify import verify as verify_config
@@ -26,7 +26,7 @@ def verify(
     resolved = resolve(task, settings)
     with progress(f"verify {Path(task).name}") as observe:
         verdict = verify_config(resolved, observe=observe)
-    people.print(table_of([verdict.serial, verdict.parallel], baseline=verdict.serial))
+    people.print(side_by_side([verdict.serial, verdict.parallel]))
     if json:
         results.print(verdict.model_dump_json(), markup=False)
     else:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from manyhands.data.checks import check_finite
 from manyhands.data.files import load_npy_dir, load_npz
 from manyhands.data.idx import load_idx_dir
 from manyhands.data.mnist import load_mnist
@@ -27,14 +28,20 @@ class PathLoader(Protocol):
     def __call__(self, path: Path, /, *, train: int | None = None, test: int | None = None) -> Dataset: ...
 
 
-def load(spec_text: str, *, image_size: int | None = None, replicate: int = 1) -> Dataset:
-    """Load the dataset that a spec names; only the training samples are replicated."""
+def load(spec_text: str, *, image_size: int | None = None, replicate: int = 1, scan: bool = True) -> Dataset:
+    """Load the dataset that a spec names; only the training samples are replicated.
+
+    Without `scan` nobody looks for a NaN: so a rank, whose inputs were scanned before it was started, reads only
+    the rows it needs of a memory-mapped file.
+    """
     check(replicate >= 1, f"replicate must be at least 1, got {replicate}")
     name = spec_text.partition(":")[0].strip()
     sources = _sources()
     if name not in sources:
         unknown("data source", name, sources)
     dataset = sources[name](spec_text)
+    if scan:
+        check_finite(dataset)
     if image_size is not None:
         dataset = _resized(dataset, image_size)
     return replace(dataset, train=replace(dataset.train, copies=replicate))

@@ -28,15 +28,18 @@ def assemble(name: str, train: Part, test: Part, *, num_train: int | None, num_t
     # Over all rows, so that a limit on the samples does not change the network.
     classes = _num_classes(train)
     _check_known(test, classes)
-    dataset = Dataset(
+    return Dataset(
         name=name,
         train=limit(_split(train), num_train, f"train of {name}"),
         test=limit(_split(test), num_test, f"test of {name}"),
         classes=classes,
     )
-    _check_finite(dataset.train.x, train.x_name)
-    _check_finite(dataset.test.x, test.x_name)
-    return dataset
+
+
+def check_finite(dataset: Dataset) -> None:
+    """Read every input once and refuse a NaN or an infinity."""
+    _check_finite(dataset.train.x, f"the training inputs of {dataset.name}")
+    _check_finite(dataset.test.x, f"the test inputs of {dataset.name}")
 
 
 def limit(split: Split, n: int | None, what: str) -> Split:

@@ -3,6 +3,7 @@
 import json
 import mmap
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -38,10 +39,14 @@ class LiveFolder:
         """Where a rank says why it failed."""
         return self.path / f"failure-{rank}.json"
 
-    def clear(self) -> None:
-        """Remove everything, before and after a run."""
-        for file in self.path.glob("*"):
-            file.unlink(missing_ok=True)
+    def open(self) -> None:
+        """Make it, empty."""
+        self.close()
+        self.path.mkdir(parents=True)
+
+    def close(self) -> None:
+        """Remove it with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def write_job(self, job: Job, worker: str) -> None:
         """Write what the ranks are to do."""

@@ -49,7 +49,7 @@ def find_mpiexec(given: str = "") -> list[str]:
 def supervise(worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
     """Run the worker in fresh MPI processes; return every rank's result, or raise what went wrong."""
     folder = LiveFolder(job.run)
-    folder.clear()
+    folder.open()
     folder.write_job(job, f"{worker.__module__}:{worker.__qualname__}")
     with stop_on_signal() as stop:
         ranks = _Ranks(job, folder)
@@ -58,9 +58,11 @@ def supervise(worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any
         finally:
             ranks.kill()
     if status != 0:
-        raise ranks.failure(status)
+        failure = ranks.failure(status)
+        folder.close()
+        raise failure
     results = [json.loads(folder.result(rank).read_text()) for rank in range(job.config.size)]
-    folder.clear()
+    folder.close()
     return results
 
 

@@ -40,6 +40,7 @@ class FlatReplica(Replica):
         self._draws.at(batch.key, batch.first, rows)
         if self._reseed:
             torch.manual_seed(batch.key ^ batch.first)
+        self._write_counters()
         before = self._statistics.clone() if self._statistics.numel() else None
         loss = self._loss(self.module(batch.x), batch.y) * weight
         loss.backward()  # type: ignore[no-untyped-call]
@@ -69,9 +70,9 @@ class FlatReplica(Replica):
         torch.sub(self._statistics, before, out=self._moves)
         self._moves.mul_(weight)
         self.params[n:].copy_(before)
-        self._write_counters()
 
     def _write_counters(self) -> None:
+        """Bring the whole-number buffers to what `params` says, which may have come from elsewhere."""
         for name, (start, stop) in self._layout.counters.items():
             counter = self.module.get_buffer(name)
             counter.copy_(self.params[start:stop].round().view(counter.shape))

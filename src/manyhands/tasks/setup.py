@@ -6,6 +6,7 @@ import torch
 
 from manyhands.config import RunConfig
 from manyhands.data import Dataset, load
+from manyhands.data.checks import check_finite
 from manyhands.errors import check
 from manyhands.replica import Replica, build
 from manyhands.replica.base import Loss
@@ -24,14 +25,18 @@ def device_of(config: RunConfig, rank: int) -> torch.device:
     return torch.device("cuda", rank % torch.cuda.device_count())
 
 
-def load_data(task: Task, config: RunConfig) -> Dataset:
-    """Load the config's data, or the task's own."""
+def load_data(task: Task, config: RunConfig, *, scan: bool = False) -> Dataset:
+    """Load the config's data, or the task's own; `scan` looks for a NaN in all of it."""
     source = config.data or task.data
     if isinstance(source, str):
-        return load(source, image_size=config.image_size or None, replicate=config.replicate)
+        return load(source, image_size=config.image_size or None, replicate=config.replicate, scan=scan)
     check(config.image_size == 0, "image-size works with the built-in data sources only")
     check(config.replicate == 1, "replicate works with the built-in data sources only")
-    return source()
+    data = source()
+    check(isinstance(data, Dataset), f"the task's data function returned a {type(data).__name__}, not a Dataset")
+    if scan:
+        check_finite(data)
+    return data
 
 
 def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.device) -> Replica:

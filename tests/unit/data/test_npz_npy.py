@@ -184,7 +184,7 @@ def test_first_row_that_is_not_finite_is_named(tmp_path: Path, row: int, bad: fl
     x[row, 3] = bad
     x[-1, 0] = np.nan
     text = as_npy(tmp_path, good(x_train=x, y_train=np.zeros(300_000, int), y_test=np.zeros(2, int)))
-    with pytest.raises(UserError, match=f"row {row} of x_train .* holds a NaN or an infinity"):
+    with pytest.raises(UserError, match=f"row {row} of the training inputs of npy holds a NaN or an infinity"):
         load(text)
     if row:
         assert len(load(f"{text},train={row}").train) == row

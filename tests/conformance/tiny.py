@@ -1,0 +1,54 @@
+"""Tasks that train in milliseconds, one for each kind of network that must give the serial answer."""
+
+import math
+
+from torch import nn
+
+from manyhands import Dataset, Task
+
+FLAT = "synthetic:samples=97,features=12,classes=3,test=23,seed=5"
+IMAGES = "synthetic:samples=97,shape=2x6x6,classes=3,test=23,seed=5"
+
+
+def stack(data: Dataset) -> nn.Module:
+    """Build what the fused replica can hold."""
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(math.prod(data.shape), 10), nn.ReLU(),
+        nn.Linear(10, 7), nn.Sigmoid(),
+        nn.Linear(7, data.classes),
+    )  # fmt: skip
+
+
+def with_dropout(data: Dataset) -> nn.Module:
+    """Build a stack with two random layers."""
+    return nn.Sequential(
+        nn.Linear(data.shape[0], 16), nn.Tanh(), nn.Dropout(0.3),
+        nn.Linear(16, 16), nn.ReLU(), nn.Dropout(0.5),
+        nn.Linear(16, data.classes),
+    )  # fmt: skip
+
+
+def convolutions(data: Dataset) -> nn.Module:
+    """Build a network whose weights are laid out channels-last, with a layer that drops whole channels."""
+    return nn.Sequential(
+        nn.Conv2d(data.shape[0], 5, 3), nn.ReLU(), nn.Dropout2d(0.25),
+        nn.Conv2d(5, 4, 3), nn.Tanh(), nn.Flatten(),
+        nn.Linear(16, data.classes),
+    )  # fmt: skip
+
+
+def with_batchnorm(data: Dataset) -> nn.Module:
+    """Build a network whose rows see each other; its planes have several values, so that one row is enough."""
+    return nn.Sequential(
+        nn.Conv2d(data.shape[0], 5, 3), nn.BatchNorm2d(5), nn.ReLU(),
+        nn.Flatten(), nn.Linear(80, data.classes),
+    )  # fmt: skip
+
+
+mlp = Task(model=stack, data=FLAT, lr=0.1, batch_size=10)
+sigmoid = Task(model=stack, data=FLAT, lr=0.1, batch_size=10, loss="sigmoid-cross-entropy", optimizer="momentum")
+adam = Task(model=stack, data=FLAT, lr=0.01, batch_size=10, optimizer="adam")
+dropout = Task(model=with_dropout, data=FLAT, lr=0.01, batch_size=10, optimizer="adamw")
+conv = Task(model=convolutions, data=IMAGES, lr=0.05, batch_size=10, optimizer="momentum")
+batchnorm = Task(model=with_batchnorm, data=IMAGES, lr=0.05, batch_size=30)

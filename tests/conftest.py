@@ -1,0 +1,53 @@
+"""What all tests share: nothing may be left running, and a short way to train in this process."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import manyhands
+from manyhands import RunRecord
+
+TINY = Path(__file__).parent / "conformance" / "tiny.py"
+
+GRACE_S = 3.0
+"""How long what is ending anyway may take to be gone."""
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_running() -> Iterator[None]:
+    """Fail a test that leaves a thread (other than a daemon) or a child process behind."""
+    threads, children = set(threading.enumerate()), set(psutil.Process().children(recursive=True))
+    yield
+    give_up = time.monotonic() + GRACE_S
+    while (left := _left(threads, children)) and time.monotonic() < give_up:
+        time.sleep(0.02)
+    assert not left, f"left running: {left}"
+
+
+def _left(threads: set[threading.Thread], children: set[psutil.Process]) -> list[str]:
+    new_threads = [t.name for t in threading.enumerate() if t not in threads and not t.daemon]
+    new_children = [p for p in psutil.Process().children(recursive=True) if p not in children]
+    return new_threads + [str(p) for p in new_children]
+
+
+Train = Callable[..., RunRecord]
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Train:
+    """Train in this process, or from it, with `tmp_path` as `--out`."""
+
+    def run(task: str = f"{TINY}:mlp", **options: object) -> RunRecord:
+        return manyhands.train(task, **{"out": tmp_path, **options})  # type: ignore[arg-type]
+
+    return run
+
+
+@pytest.fixture
+def tiny() -> Callable[[str], str]:
+    """Return the spec of a task of `conformance/tiny.py`."""
+    return lambda name: f"{TINY}:{name}"
