@@ -3,18 +3,32 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+import torch
 
 import manyhands
 from manyhands import RunRecord
+from manyhands.comm import Comm
+from manyhands.comm.threads import GroupAborted, ThreadComm, ThreadGroup
 
 TINY = Path(__file__).parent / "conformance" / "tiny.py"
 
 GRACE_S = 3.0
 """How long what is ending anyway may take to be gone."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread_per_product() -> Iterator[None]:
+    """Compute the tests' own small products in one thread; launchers choose for themselves."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +46,35 @@ def _left(threads: set[threading.Thread], children: set[psutil.Process]) -> list
     new_threads = [t.name for t in threading.enumerate() if t not in threads and not t.daemon]
     new_children = [p for p in psutil.Process().children(recursive=True) if p not in children]
     return new_threads + [str(p) for p in new_children]
+
+
+def run_ranks(work: Callable[[Comm], Any], size: int) -> list[Any]:
+    """Run some work as each of `size` threads; return what each gave, or raise what one raised."""
+    group = ThreadGroup(size)
+    comms = [ThreadComm(group, rank) for rank in range(size)]
+
+    def attempt(comm: Comm) -> Any:
+        try:
+            return work(comm)
+        except BaseException:
+            group.abort()
+            raise
+
+    with ThreadPoolExecutor(size) as pool:
+        futures = [pool.submit(attempt, comm) for comm in comms]
+    errors = [e for f in futures if (e := f.exception()) is not None]
+    for error in sorted(errors, key=lambda e: isinstance(e, GroupAborted)):
+        raise error
+    return [f.result() for f in futures]
+
+
+Ranks = Callable[[Callable[[Comm], Any], int], list[Any]]
+
+
+@pytest.fixture
+def ranks() -> Ranks:
+    """Run a function on every rank of a group of threads: `ranks(work, size)`."""
+    return run_ranks
 
 
 Train = Callable[..., RunRecord]

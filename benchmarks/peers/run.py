@@ -8,7 +8,6 @@ The table goes to stderr, the raw records to OUT/<date>/. The README beside this
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -69,7 +68,7 @@ class Run:
     loop_samples_per_s: float = 0.0
     """All samples / wall time of the training loop."""
     others_cores: float = 0.0
-    """Cores that anyone else kept busy during this run, on average: 0 on an idle machine."""
+    """Cores that others kept busy in the half second before this run: 0 on an idle machine."""
 
 
 def command(contender: str, row: Row, steps: int, out: Path) -> list[str]:
@@ -93,12 +92,10 @@ def run(contender: str, row: Row, steps: int, repeat: int) -> Run:
     # What torchrun would set by itself, with a warning; manyhands has its own option.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"} if contender == "ddp" else None
     with tempfile.TemporaryDirectory(prefix="peers-") as folder:
-        busy, ours, begun = _busy_s(), _children_s(), time.perf_counter()
+        others = psutil.cpu_percent(interval=0.5) / 100 * facts.cores()
         done = subprocess.run(
             command(contender, row, steps, Path(folder)), capture_output=True, text=True, env=environment, cwd=folder
         )
-        wall = time.perf_counter() - begun
-        others = max(0.0, (_busy_s() - busy) - (_children_s() - ours)) / wall
         if done.returncode != 0:
             raise SystemExit(f"{contender} failed on {row}:\n{done.stderr[-3000:]}")
         values = json.loads(done.stdout.strip().splitlines()[-1])
@@ -129,17 +126,6 @@ def _of_manyhands(record: dict[str, Any], out: Path) -> dict[str, Any]:
     }
 
 
-def _busy_s() -> float:
-    """Return the seconds of all cores that were not idle so far, another guest's on the same host included."""
-    times = psutil.cpu_times()
-    return sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
-
-
-def _children_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
 @dataclass
 class Comparison:
     """One line of the table."""
@@ -166,7 +152,7 @@ class Comparison:
             _interval(loop),
             "" if self.target is None else f"{self.target:.1f}",
             verdict,
-            f"{max(r.others_cores for r in (*self.ours, *self.peers)):.2f}",
+            f"{statistics.mean(r.others_cores for r in (*self.ours, *self.peers)):.2f}",
         ]
 
 
@@ -241,6 +227,14 @@ def store(folder: Path, lines: list[Comparison], runs: dict[str, list[Run]], set
                 f.write(json.dumps({"row": name, "contender": r.contender, "repeat": r.repeat, "ms": ms}) + "\n")
 
 
+def revision() -> str:
+    """Return the commit of the manyhands that was measured, with `-dirty` where files had been changed since."""
+    told = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, cwd=HERE
+    )
+    return told.stdout.strip()
+
+
 def say(text: str) -> None:
     """Tell people."""
     print(text, file=sys.stderr, flush=True)
@@ -271,6 +265,7 @@ def main() -> None:
         "load_before": load,
         "wall_s": round(time.time() - begun, 1),
         "rows": [vars(row) for row in ROWS],
+        "revision": revision(),
     }
     stamp = time.strftime("%Y-%m-%d-%H%M", time.localtime(begun)) + ("-quick" if args.quick else "")
     store(args.out / stamp, lines, runs, settings)

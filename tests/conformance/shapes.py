@@ -2,9 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from manyhands import launch
 from manyhands.config import RunConfig, make_config
+from manyhands.launch.base import Worker
+from manyhands.record import RunDir, open_run
+from manyhands.run import ignore
+from manyhands.training import Job
 
 SIZES = (1, 2, 3, 5)
 """One, two, odd, and an odd number that is more than the lanes' halves share out evenly."""
@@ -34,11 +39,16 @@ class Group:
         """What its comm can do."""
         return launch.make(self.engine).features
 
-    def config(self, task: Path | str) -> RunConfig:
-        """Describe a run in this group; the suites' workers read only engine, workers and threads."""
-        return make_config(
-            {"task": str(task), "engine": self.engine, "workers": self.workers, "threads": self.threads}
-        )
+    def config(self, **settings: object) -> RunConfig:
+        """Describe a run in this group."""
+        own = {"task": "mlp", "engine": self.engine, "workers": self.workers, "threads": self.threads}
+        return make_config({**own, **settings})
+
+    def launch(self, worker: Worker, out: Path, **settings: object) -> list[dict[str, Any]]:
+        """Run the worker on every rank, through the real launcher, in a folder of its own."""
+        config, run = self.config(**settings), RunDir(out / str(self))
+        open_run(run, config)
+        return launch.make(self.engine).launch(worker, Job(config, run), ignore)
 
 
 def groups() -> list[Group]:

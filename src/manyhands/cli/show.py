@@ -74,7 +74,7 @@ def _clock(seconds: float) -> str:
 
 def side_by_side(records: Sequence[RunRecord]) -> Table:
     """Make the table of runs that should have given the same answer."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
+    table = Table(box=None, padding=(0, 1, 0, 0))
     for heading in ("run", "steps", "train loss", "test loss", "accuracy", "weights"):
         table.add_column(heading, justify="left" if heading in ("run", "weights") else "right", no_wrap=True)
     for r in records:
@@ -96,7 +96,7 @@ def name_of(record: RunRecord) -> str:
 
 def table_of(records: Sequence[RunRecord], *, baseline: RunRecord | None = None, title: str = "") -> Table:
     """Make the table of some runs; with a baseline, their speed-up over it."""
-    table = Table(title=title or None, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table = Table(title=title or None, title_justify="left", box=None, padding=(0, 1, 0, 0))
     table.add_column("run", no_wrap=True)
     speed = ["samples/s", "speed-up"] if baseline else ["samples/s"]
     for heading in (*speed, "accuracy", "loss", "compute", "comm", "wait", "total"):

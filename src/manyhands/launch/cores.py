@@ -1,4 +1,4 @@
-"""Share the cores out, so that workers and the threads inside their matrix products do not fight."""
+"""What torch keeps once per process: how many threads it may use, and how exactly it multiplies."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,19 +11,23 @@ from manyhands.config import RunConfig
 
 
 def blas_threads(config: RunConfig, ranks_here: int) -> int:
-    """Return the threads each rank's matrix products may use when so many ranks share this machine."""
+    """Return the threads each rank's matrix products may use when so many ranks share this machine's cores."""
     if config.exact:
         return 1  # the number of threads may change the order of a sum
     return config.blas_threads or max(1, facts.cores() // ranks_here)
 
 
 @contextmanager
-def limited(threads: int) -> Iterator[None]:
-    """Use so many threads in torch and BLAS, and put it back afterwards."""
-    before = torch.get_num_threads()
+def process_settings(config: RunConfig, ranks_here: int) -> Iterator[None]:
+    """Set them for a run, and put them back afterwards."""
+    threads, before = blas_threads(config, ranks_here), torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        with threadpool_limits(threads):
+        # By default cuDNN rounds float32 to 10 bits (TF32): far from the round-off that equality promises.
+        with (
+            threadpool_limits(threads),
+            torch.backends.cudnn.flags(allow_tf32=False, deterministic=config.exact),
+        ):
             yield
     finally:
         torch.set_num_threads(before)

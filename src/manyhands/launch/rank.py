@@ -14,7 +14,7 @@ from manyhands.comm.mpi import MPIComm, world
 from manyhands.comm.threads import ThreadComm, ThreadGroup
 from manyhands.errors import ManyhandsError, UserError
 from manyhands.launch.base import Worker, failure
-from manyhands.launch.cores import blas_threads, limited
+from manyhands.launch.cores import process_settings
 from manyhands.launch.live import LiveFolder, LiveWatch, read_job, write_failure
 from manyhands.launch.local import run_threads
 from manyhands.training import Job
@@ -37,7 +37,7 @@ def run_process(worker: Worker, job: Job, mpi: MPIComm, watch_of: Callable[[int]
     if job.config.engine == "hybrid":
         comms = [HybridComm(mpi, ThreadComm(group, t)) for t in range(threads)]
     here = mpi.split_by_host().size
-    with limited(blas_threads(job.config, here * threads)):
+    with process_settings(job.config, here * threads):
         return run_threads(worker, job, comms, [watch_of(c.rank) for c in comms], group.abort)
 
 

@@ -6,7 +6,7 @@ from manyhands.comm.self_ import SelfComm
 from manyhands.config import RunConfig
 from manyhands.errors import check
 from manyhands.launch.base import Launcher, Observer, Worker
-from manyhands.launch.cores import blas_threads, limited
+from manyhands.launch.cores import process_settings
 from manyhands.launch.environment import check_alone
 from manyhands.launch.interrupt import stop_on_signal
 from manyhands.launch.local import LocalWatch, run_threads
@@ -27,5 +27,5 @@ class SerialLauncher(Launcher):
 
     def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
         """Run the worker here."""
-        with limited(blas_threads(job.config, 1)), stop_on_signal() as stop:
+        with process_settings(job.config, 1), stop_on_signal() as stop:
             return run_threads(worker, job, [SelfComm()], [LocalWatch(stop, observe)], abort=lambda: None)

@@ -6,7 +6,7 @@ from manyhands.comm.threads import ThreadComm, ThreadGroup
 from manyhands.config import RunConfig
 from manyhands.errors import check
 from manyhands.launch.base import Launcher, Observer, Worker
-from manyhands.launch.cores import blas_threads, limited
+from manyhands.launch.cores import process_settings
 from manyhands.launch.environment import check_alone
 from manyhands.launch.interrupt import stop_on_signal
 from manyhands.launch.local import LocalWatch, run_threads
@@ -30,6 +30,6 @@ class ThreadsLauncher(Launcher):
         size = job.config.workers
         group = ThreadGroup(size)
         comms = [ThreadComm(group, rank) for rank in range(size)]
-        with limited(blas_threads(job.config, size)), stop_on_signal() as stop:
+        with process_settings(job.config, size), stop_on_signal() as stop:
             watches = [LocalWatch(stop, observe) for _ in comms]
             return run_threads(worker, job, comms, watches, group.abort)

@@ -1,0 +1,118 @@
+"""Every strategy keeps its promise on every engine, with 1, 2, 3 and 5 workers and batches that nothing divides.
+
+A strategy added later is found by itself. One that says it is exact must give the serial answer; any other must at
+least leave every rank with the same weights.
+"""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from shapes import Group, groups
+from sync_cases import Case, folder_of, runs, strategies, train_all
+
+from manyhands.record import RunDir
+
+pytestmark = pytest.mark.timeout(300)
+
+SERIAL = Group("serial", 1)
+ROUND_OFF = 1e-12
+"""Largest distance in float64 that another order of summation may make in some steps, relative to the weights."""
+
+
+class Suite:
+    """The runs of one group: where they are kept, and every rank's records."""
+
+    def __init__(self, run: RunDir, ranks: list[dict[str, Any]]) -> None:
+        self._run, self._ranks = run, ranks
+
+    def records(self, strategy: str, case: Case, mode: str) -> list[dict[str, Any]]:
+        """Return every rank's record of one run."""
+        return [records[folder_of(self._run, strategy, case, mode).path.name] for records in self._ranks]
+
+    def weights(self, strategy: str, case: Case, mode: str) -> torch.Tensor:
+        """Return the trained weights and statistics, one after the other."""
+        stored = load_file(folder_of(self._run, strategy, case, mode).model)
+        return torch.cat([stored[name].flatten().double() for name in sorted(stored)])
+
+    def losses(self, strategy: str, case: Case, mode: str) -> list[float]:
+        """Return the loss of each step."""
+        lines = folder_of(self._run, strategy, case, mode).steps.read_text().splitlines()
+        return [json.loads(line)["loss"] for line in lines]
+
+
+Suites = Callable[[Group], Suite]
+
+
+@pytest.fixture(scope="session")
+def suites(tmp_path_factory: pytest.TempPathFactory) -> Suites:
+    """Start a group once for all its runs."""
+    out = tmp_path_factory.mktemp("sync")
+
+    @cache
+    def of(group: Group) -> Suite:
+        # The launcher fixes the threads inside matrix products where it is told that bits matter.
+        return Suite(RunDir(out / str(group)), group.launch(train_all, out, exact=True))
+
+    return of
+
+
+def _cases(mode: str, *, exact: bool) -> list[Any]:
+    """Return the parameters of a test over all groups and runs; those that an engine cannot do stay visible."""
+    found = []
+    for group in groups():
+        for name, case, case_mode in runs():
+            strategy = strategies()[name]
+            if case_mode != mode or (exact and not strategy.exact):
+                continue
+            missing = ", ".join(sorted(strategy.requires - group.features))
+            skip = [pytest.mark.skip(reason=f"{name} needs {missing}, which {group.engine} lacks")] if missing else []
+            found.append(pytest.param(group, name, case, id=f"{group}-{name}-{case.name}", marks=skip))
+    return found
+
+
+@pytest.mark.parametrize(("group", "strategy", "case"), _cases("float64", exact=True))
+def test_exact_strategies_give_the_serial_answer(group: Group, strategy: str, case: Case, suites: Suites) -> None:
+    expected = suites(SERIAL).weights("allreduce", case, "float64")
+    found = suites(group).weights(strategy, case, "float64")
+    assert (found - expected).norm() <= ROUND_OFF * expected.norm()
+    losses = suites(SERIAL).losses("allreduce", case, "float64")
+    assert suites(group).losses(strategy, case, "float64") == pytest.approx(losses, rel=1e-11)
+
+
+@pytest.mark.parametrize(("group", "strategy", "case"), _cases("exact", exact=True))
+def test_exact_gives_the_serial_bits(group: Group, strategy: str, case: Case, suites: Suites) -> None:
+    (expected,) = suites(SERIAL).records("allreduce", case, "exact")
+    for record in suites(group).records(strategy, case, "exact"):
+        for key in ("weights_sha256", "train_loss", "test_loss", "test_accuracy", "steps", "samples", "batch_size"):
+            assert record[key] == expected[key], key
+    assert suites(group).losses(strategy, case, "exact") == suites(SERIAL).losses("allreduce", case, "exact")
+
+
+@pytest.mark.parametrize("mode", ["float64", "exact"])
+@pytest.mark.parametrize(("group", "strategy"), [(g, name) for g in groups() for name in strategies()], ids=str)
+def test_all_ranks_end_with_equal_weights(group: Group, strategy: str, mode: str, suites: Suites) -> None:
+    missing = strategies()[strategy].requires - group.features
+    if missing:
+        pytest.skip(f"{strategy} needs {', '.join(missing)}, which {group.engine} lacks")
+    for name, case, case_mode in runs():
+        if (name, case_mode) == (strategy, mode):
+            hashes = [r["weights_sha256"] for r in suites(group).records(strategy, case, mode)]
+            assert len(hashes) == group.size
+            assert len(set(hashes)) == 1, case.name
+
+
+def test_the_suite_trains(suites: Suites) -> None:
+    """A suite in which nothing moves, or in which two cases are one, would prove nothing."""
+    seen = set()
+    for name, case, mode in runs():
+        if name == "allreduce":
+            losses = suites(SERIAL).losses(name, case, mode)
+            assert len(set(losses)) == len(losses), case.name
+            (record,) = suites(SERIAL).records(name, case, mode)
+            assert record["weights_sha256"] not in seen, case.name
+            seen.add(record["weights_sha256"])

@@ -1,0 +1,55 @@
+"""The same run on a GPU: every engine that can drive one gives the CPU's answer."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import manyhands
+from manyhands.replica.random import uniform_bits
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here"),
+    pytest.mark.timeout(300),
+]
+
+ENGINES: list[dict[str, Any]] = [
+    {"engine": "serial"},
+    {"engine": "threads", "workers": 2},
+    {"engine": "threads", "workers": 3},
+    {"engine": "mpi", "workers": 2},
+    {"engine": "hybrid", "workers": 2, "threads": 2},
+]
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda e: "-".join(map(str, e.values())))
+@pytest.mark.parametrize("sync", ["allreduce", "reduce-broadcast"])
+def test_gpu_equals_cpu(tmp_path: Path, engine: dict[str, Any], sync: str) -> None:
+    options = {"steps": 12, "batch_size": 50, "data": "mnist:train=500,test=100", "dtype": "float64", "out": tmp_path}
+    cpu = manyhands.train("cnn", **options)
+    gpu = manyhands.train("cnn", device="cuda", sync=sync, **options, **engine)
+    assert gpu.device == "cuda"
+    assert gpu.train_loss == pytest.approx(cpu.train_loss, rel=1e-6)
+    assert gpu.test_loss == pytest.approx(cpu.test_loss, rel=1e-6)
+
+
+@pytest.mark.parametrize("task", ["mlp", "cnn"])
+def test_exact_bits_on_the_gpu(tmp_path: Path, task: str) -> None:
+    options = {"steps": 12, "batch_size": 50, "data": "mnist:train=500,test=100", "exact": True, "device": "cuda"}
+    hashes = {manyhands.train(task, out=tmp_path, **options, **engine).weights_sha256 for engine in ENGINES}
+    assert len(hashes) == 1
+
+
+def test_resumed_equals_uninterrupted_on_the_gpu(tmp_path: Path) -> None:
+    options = {"batch_size": 50, "data": "mnist:train=500,test=100", "device": "cuda", "exact": True}
+    whole = manyhands.train("cnn", steps=15, out=tmp_path / "a", **options)
+    manyhands.train("cnn", steps=8, checkpoint_every=5, out=tmp_path / "b", **options)
+    resumed = manyhands.train("cnn", resume=True, steps=15, out=tmp_path / "b")
+    assert resumed.resumed_from == 5
+    assert resumed.weights_sha256 == whole.weights_sha256
+
+
+def test_random_bits_are_the_cpus() -> None:
+    cpu = uniform_bits(123456789123, 7, 100, 300, torch.device("cpu"))
+    assert torch.equal(cpu, uniform_bits(123456789123, 7, 100, 300, torch.device("cuda")).cpu())

@@ -1,0 +1,141 @@
+"""The beat splits the time of exchanges into what they took and what was waited, and agrees on losses and stopping."""
+
+import math
+import time
+
+import pytest
+import torch
+from torch import Tensor
+
+from manyhands.beat import Beat, Split
+from manyhands.comm import Comm
+from manyhands.comm.exact import subtrees
+from manyhands.comm.traced import TracedComm
+from manyhands.errors import Diverged
+
+
+def _beat(comm: Comm, losses: list[Tensor], calls: list[float], p2p_s: float = 0.0, lanes: int = 0) -> Beat:
+    """Make a beat with made-up losses and durations of calls."""
+    traced = TracedComm(comm)
+    traced.collective_s.extend(calls)
+    traced.p2p_s = p2p_s
+    beat = Beat(comm, traced, lanes)
+    beat.open()
+    for loss in losses:
+        beat.add(loss, 0.001)
+    return beat
+
+
+MADE_UP = [[0.5, 0.1, 0.3], [0.2, 0.4, 0.3], [0.9, 0.1, 0.7]]
+"""Seconds of three collective calls on three ranks: the shortest are 0.2, 0.1 and 0.3."""
+
+
+def test_of_each_call_the_shortest_is_the_exchange_and_the_rest_was_waited(ranks) -> None:  # type: ignore[no-untyped-def]
+    def work(comm: Comm) -> tuple[float, float]:
+        beat = _beat(comm, [torch.tensor(1.0)], MADE_UP[comm.rank])
+        beat.strike(0, stop=False)
+        assert beat.traced.collective_s == []
+        return beat.split.comm_s, beat.split.wait_s
+
+    for own, (comm_s, wait_s) in zip(MADE_UP, ranks(work, 3), strict=True):
+        assert comm_s == pytest.approx(0.6)
+        assert wait_s == pytest.approx(sum(own) - 0.6)
+
+
+def test_sends_count_as_the_ranks_own_exchange(ranks) -> None:  # type: ignore[no-untyped-def]
+    def work(comm: Comm) -> tuple[float, float]:
+        beat = _beat(comm, [torch.tensor(1.0)], [0.25], p2p_s=float(comm.rank))
+        beat.strike(0, stop=False)
+        assert beat.traced.p2p_s == 0
+        return beat.split.comm_s, beat.split.wait_s
+
+    assert ranks(work, 3) == [(0.25, 0.0), (1.25, 0.0), (2.25, 0.0)]
+
+
+def test_times_add_up_over_beats(ranks) -> None:  # type: ignore[no-untyped-def]
+    def work(comm: Comm) -> tuple[float, float, float]:
+        beat = _beat(comm, [torch.tensor(1.0)], [0.5 + 0.5 * comm.rank])
+        beat.strike(0, stop=False)
+        beat.traced.collective_s.extend([1.0, 1.0 + comm.rank])
+        beat.add(torch.tensor(1.0), 0.001)
+        beat.strike(1, stop=False)
+        return beat.split.comm_s, beat.split.wait_s, beat.split.train_s
+
+    for rank, (comm_s, wait_s, train_s) in enumerate(ranks(work, 2)):
+        assert (comm_s, wait_s) == (2.5, 1.5 * rank)
+        assert train_s > 0
+
+
+def test_one_rank_alone_neither_exchanges_nor_waits(ranks) -> None:  # type: ignore[no-untyped-def]
+    def work(comm: Comm) -> tuple[float, float]:
+        beat = _beat(comm, [torch.tensor(1.0)], [0.5])
+        beat.strike(0, stop=False)
+        return beat.split.comm_s, beat.split.wait_s
+
+    assert ranks(work, 1) == [(0.0, 0.0)]
+
+
+def test_losses_are_summed_over_the_ranks_step_by_step(ranks) -> None:  # type: ignore[no-untyped-def]
+    def work(comm: Comm) -> list[float]:
+        losses, stop = _beat(comm, [torch.tensor(float(10**i * (comm.rank + 1))) for i in range(4)], []).strike(
+            0, False
+        )
+        assert stop is False
+        return losses
+
+    assert ranks(work, 3) == [[6.0, 60.0, 600.0, 6000.0]] * 3
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+def test_exact_losses_continue_the_tree_in_the_networks_type(ranks, size: int) -> None:  # type: ignore[no-untyped-def]
+    leaves = [torch.randn((), generator=torch.Generator().manual_seed(i)) * 10.0 ** (i - 3) for i in range(8)]
+
+    def tree(parts: list[Tensor]) -> Tensor:
+        middle = len(parts) // 2
+        return parts[0] if len(parts) == 1 else tree(parts[:middle]) + tree(parts[middle:])
+
+    def work(comm: Comm) -> float:
+        a, b = subtrees(8, size)[comm.rank]
+        return _beat(comm, [tree(leaves[a:b])], [], lanes=8).strike(0, False)[0][0]
+
+    assert ranks(work, size) == [tree(leaves).item()] * size
+
+
+@pytest.mark.parametrize("who", [0, 1, 2])
+def test_one_rank_that_wants_to_stop_stops_all(ranks, who: int) -> None:  # type: ignore[no-untyped-def]
+    assert ranks(lambda comm: _beat(comm, [], []).strike(0, comm.rank == who)[1], 3) == [True] * 3
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_no_number_ends_the_run_everywhere(ranks, bad: float) -> None:  # type: ignore[no-untyped-def]
+    def work(comm: Comm) -> str:
+        beat = _beat(comm, [torch.tensor(1.0), torch.tensor(bad if comm.rank == 1 else 1.0)], [])
+        with pytest.raises(Diverged) as caught:
+            beat.strike(40, stop=False)
+        return str(caught.value)
+
+    for text in ranks(work, 2):
+        assert "at step 42" in text
+        assert "smaller --lr" in text
+
+
+def test_ranks_agree_on_when_the_next_beat_is_due(ranks) -> None:  # type: ignore[no-untyped-def]
+    def work(comm: Comm) -> list[int]:
+        beat = _beat(comm, [], [])
+        due = []
+        for step in range(60):
+            if comm.rank == 1 and step % 7 == 0:
+                time.sleep(0.003)
+            if beat.add(torch.tensor(0.0), 0.0):
+                due.append(step)
+                beat.strike(step, stop=False)
+        return due
+
+    first, *others = ranks(work, 3)
+    assert first
+    assert all(other == first for other in others)
+
+
+def test_computing_is_what_is_left_and_never_less_than_nothing() -> None:
+    assert Split(train_s=5.0, comm_s=1.0, wait_s=1.5).compute_s == 2.5
+    assert Split(train_s=1.0, comm_s=1.0, wait_s=1.5).compute_s == 0.0

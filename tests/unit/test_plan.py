@@ -1,0 +1,131 @@
+"""Over all ranks, the pieces of a step cover each row of the global batch once, and weigh 1 together."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manyhands.config import make_config
+from manyhands.data import Split
+from manyhands.plan import Plan
+
+SETTINGS = st.fixed_dictionaries(
+    {
+        "samples": st.integers(1, 60),
+        "copies": st.integers(1, 3),
+        "batch_size": st.one_of(st.just("full"), st.integers(1, 70)),
+        "micro_batch": st.integers(0, 9),
+        "seed": st.integers(0, 2**63 - 1),
+        "exact": st.booleans(),
+        "size": st.integers(1, 8),
+        "epochs": st.integers(1, 3),
+        "steps": st.integers(0, 40),
+        "eval_every": st.integers(1, 3),
+    }
+)
+
+
+def _plans(values: dict) -> list[Plan]:  # type: ignore[type-arg]
+    values = dict(values)
+    samples, copies, size = values.pop("samples"), values.pop("copies"), values.pop("size")
+    rows = torch.arange(samples)
+    split = Split(rows.double().unsqueeze(1), rows, copies=copies)
+    config = make_config({"task": "mlp", "dtype": "float64", "workers": size, **values})
+    return [Plan(config, split, rank, size) for rank in range(size)]
+
+
+@given(SETTINGS, st.data())
+@settings(deadline=None)
+def test_each_row_of_a_batch_is_computed_once_and_all_weigh_one(values: dict, data: st.DataObject) -> None:  # type: ignore[type-arg]
+    plans = _plans(values)
+    step = data.draw(st.integers(0, plans[0].steps - 1))
+    batch = plans[0].batches(step // plans[0].steps_per_epoch)[step % plans[0].steps_per_epoch]
+    rows = list(range(plans[0].rows_of(step)))
+    expected, _ = plans[0].split.batch(batch, torch.float64)
+    places, labels, weights, keys = [], [], [], set()
+    for plan in plans:
+        lanes = plan.lanes(batch, step)
+        assert len(lanes) >= 1
+        for lane in lanes:
+            pieces = list(lane)
+            assert pieces, "a lane has at least one piece"
+            for piece, weight in pieces:
+                assert len(piece.x) == len(piece.y)
+                assert len(piece.x) <= (values["micro_batch"] or len(rows))
+                here = list(range(piece.first, piece.first + len(piece.x)))
+                assert piece.x.flatten().tolist() == expected.flatten()[here].tolist()
+                assert weight == len(here) / len(rows)
+                places += here
+                labels += piece.y.tolist()
+                weights.append(weight)
+                keys.add(piece.key)
+    assert places == rows, "each once, and in the order of the ranks"
+    assert labels == expected.flatten().long().tolist()
+    assert abs(sum(weights) - 1) < 1e-12
+    assert len(keys) == 1, "the key of random layers is the step's, whoever computes"
+
+
+@given(SETTINGS)
+@settings(deadline=None)
+def test_an_exact_batch_is_cut_into_the_same_lanes_for_every_number_of_workers(values: dict) -> None:  # type: ignore[type-arg]
+    cuts = []
+    for size in (1, values["size"]):
+        plans = _plans({**values, "exact": True, "size": size})
+        batch = plans[0].batches(0)[0]
+        cuts.append([[(p.first, len(p.x)) for p, _ in lane] for plan in plans for lane in plan.lanes(batch, 0)])
+        assert len(cuts[-1]) == 8
+    assert cuts[0] == cuts[1]
+
+
+@given(SETTINGS)
+@settings(deadline=None)
+def test_an_epoch_holds_each_sample_once(values: dict) -> None:  # type: ignore[type-arg]
+    plan = _plans(values)[0]
+    rows = torch.arange(len(plan.split))
+    for epoch in range(2):
+        batches = plan.batches(epoch)
+        assert len(batches) == plan.steps_per_epoch
+        assert sorted(torch.cat([rows[b] for b in batches]).tolist()) == rows.tolist()
+        for i, b in enumerate(batches):
+            assert len(rows[b]) == plan.rows_of(epoch * plan.steps_per_epoch + i)
+
+
+@given(SETTINGS)
+@settings(deadline=None)
+def test_the_steps_add_up(values: dict) -> None:  # type: ignore[type-arg]
+    plan = _plans(values)[0]
+    assert plan.steps == (values["steps"] or values["epochs"] * plan.steps_per_epoch)
+    walked, step = [], 0
+    while step < plan.steps:
+        part = plan.steps_of_epoch(step)
+        assert len(part) >= 1
+        assert plan.ends_epoch(part[-1])
+        assert not any(plan.ends_epoch(s) for s in part[:-1])
+        walked += part
+        step = part.stop
+    assert walked == list(range(plan.steps))
+    assert plan.epochs == sum(plan.ends_epoch(s) for s in range(plan.steps))
+    seen = 0
+    for s in range(plan.steps):
+        assert plan.samples_until(s) == seen
+        seen += plan.rows_of(s)
+    assert plan.samples_until(plan.steps) == seen
+
+
+@given(SETTINGS)
+@settings(deadline=None)
+def test_evaluations_fall_between_epochs(values: dict) -> None:  # type: ignore[type-arg]
+    plan = _plans(values)[0]
+    due = [s for s in range(1, plan.steps + 1) if plan.wants_evaluation(s)]
+    period = plan.steps_per_epoch * values["eval_every"]
+    assert due == [s for s in range(period, plan.steps, period)]
+
+
+@given(st.integers(0, 2**62), st.integers(0, 1000))
+def test_each_step_and_seed_has_its_own_key(seed: int, step: int) -> None:
+    def key(seed: int, step: int) -> int:
+        plan = _plans(
+            {"samples": 5, "copies": 1, "batch_size": 5, "micro_batch": 0, "seed": seed, "exact": False, "size": 1}
+        )[0]
+        return next(plan.lanes(plan.batches(0)[0], step)[0])[0].key
+
+    assert len({key(seed, step), key(seed, step + 1), key(seed + 1, step)}) == 3

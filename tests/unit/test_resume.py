@@ -1,0 +1,117 @@
+"""A resumed run ends with the bits of the uninterrupted one."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from manyhands.checkpoint import checkpoints
+from manyhands.errors import UserError
+from manyhands.record import Pulse, RunRecord, find_run
+
+SAME = ("weights_sha256", "train_loss", "test_loss", "test_accuracy", "steps")
+
+
+def _stop_after(steps: int):  # type: ignore[no-untyped-def]
+    """Ask the run to stop, as Ctrl-C does, once, when it has come so far."""
+    asked: list[int] = []
+
+    def observe(pulse: Pulse) -> None:
+        if pulse.step >= steps and not asked:
+            asked.append(pulse.step)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return observe
+
+
+def _lines(out: Path, record: RunRecord) -> list[str]:
+    lines = find_run(out, record.id).steps.read_text().splitlines()
+    return [line.partition(', "ms"')[0] for line in lines]
+
+
+@pytest.mark.parametrize("task", ["mlp", "sigmoid", "adam", "dropout", "conv", "batchnorm"])
+@pytest.mark.parametrize("at", [4, 10, 13])
+def test_resumed_is_uninterrupted(train, tiny, tmp_path: Path, task: str, at: int) -> None:  # type: ignore[no-untyped-def]
+    """In the middle of an epoch, at its end, and in the next."""
+    settings = {"epochs": 2, "batch_size": 10, "exact": True}
+    whole = train(tiny(task), **settings)
+    part = train(tiny(task), **settings, checkpoint_every=at, keep=9)
+    run = find_run(tmp_path, part.id)
+    for later in checkpoints(run.checkpoints):
+        if later.name > f"step-{at:09d}.safetensors":
+            later.unlink()
+    resumed = train(tiny(task), resume=part.id)
+    assert resumed.resumed_from == at
+    for key in SAME:
+        assert getattr(resumed, key) == getattr(whole, key), key
+    assert _lines(tmp_path, resumed) == _lines(tmp_path, whole)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 5)])
+def test_an_exact_run_may_go_on_with_other_workers(train, tiny, before: int, after: int) -> None:  # type: ignore[no-untyped-def]
+    settings = {"epochs": 2, "batch_size": 10, "exact": True}
+    whole = train(tiny("conv"), **settings)
+    part = train(tiny("conv"), **settings, engine="threads", workers=before, checkpoint_every=13)
+    resumed = train(tiny("conv"), resume=part.id, engine="threads", workers=after)
+    assert (resumed.workers, resumed.resumed_from) == (after, 13)
+    assert resumed.weights_sha256 == whole.weights_sha256
+
+
+def test_a_run_that_was_stopped_keeps_its_place(train, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    whole = train(epochs=2, exact=True)
+    stopped = train(epochs=2, exact=True, checkpoint_every=100, observe=_stop_after(1))
+    assert stopped.status == "interrupted"
+    assert 0 < stopped.steps < whole.steps
+    resumed = train(resume=True)
+    assert resumed.id == stopped.id
+    assert resumed.resumed_from == stopped.steps
+    assert resumed.status == "complete"
+    for key in SAME:
+        assert getattr(resumed, key) == getattr(whole, key), key
+    assert _lines(tmp_path, resumed) == _lines(tmp_path, whole)
+
+
+def test_a_damaged_checkpoint_is_passed_over(train, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    whole = train(epochs=2, exact=True, checkpoint_every=6)
+    *_, before, last = checkpoints(find_run(tmp_path, whole.id).checkpoints)
+    last.write_bytes(last.read_bytes()[:-100])
+    resumed = train(resume=whole.id)
+    assert f"{resumed.resumed_from:09d}" in before.name
+    assert resumed.weights_sha256 == whole.weights_sha256
+
+
+def test_a_finished_run_can_be_made_longer(train) -> None:  # type: ignore[no-untyped-def]
+    long = train(epochs=3, exact=True)
+    short = train(epochs=1, exact=True, checkpoint_every=10)
+    longer = train(resume=short.id, epochs=3)
+    assert longer.weights_sha256 == long.weights_sha256
+
+
+def test_what_decides_the_mathematics_cannot_be_changed(train) -> None:  # type: ignore[no-untyped-def]
+    run = train(steps=4, checkpoint_every=2)
+    for change, says in (
+        ({"batch_size": 20}, "has batch-size 10; a resumed run cannot change it to 20"),
+        ({"seed": 3}, "seed"),
+        ({"lr": 9.0}, "lr"),
+        ({"exact": True}, "exact"),
+    ):
+        with pytest.raises(UserError, match=says):
+            train(resume=run.id, **change)
+    with pytest.raises(UserError, match="trains .*, not 'mlp'"):
+        train("mlp", resume=run.id)
+
+
+def test_nothing_to_resume_is_explained(train, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(UserError, match="no checkpoint under"):
+        train(resume=True)
+    run = train(steps=4, checkpoint_every=2)
+    shutil.rmtree(find_run(tmp_path, run.id).checkpoints)
+    with pytest.raises(UserError, match="has no checkpoint to resume from: there is none"):
+        train(resume=run.id)
+    again = train(steps=4, checkpoint_every=2)
+    for path in checkpoints(find_run(tmp_path, again.id).checkpoints):
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match="all 2 are damaged"):
+        train(resume=again.id)

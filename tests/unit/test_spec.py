@@ -1,0 +1,97 @@
+"""Spec strings: one parser, whose errors are one sentence."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manyhands.errors import UserError
+from manyhands.spec import build, convert, parse
+
+WORDS = st.text("abcdefgXYZ0189._-/", min_size=1, max_size=8)
+
+
+@given(WORDS, st.dictionaries(WORDS, WORDS, max_size=5), st.sampled_from(["", " ", "  "]))
+def test_what_is_written_is_read(name: str, options: dict[str, str], gap: str) -> None:
+    text = f"{name}{gap}:" + ",".join(f"{gap}{key}{gap}={gap}{value}{gap}" for key, value in options.items())
+    assert parse(text) == (name, options)
+
+
+@given(WORDS)
+def test_options_may_be_left_out(name: str) -> None:
+    assert parse(name) == parse(f"{name}:") == (name, {})
+
+
+def test_a_value_may_hold_colons_and_equals() -> None:
+    assert parse("npz:file=C:/a=b.npz").options == {"file": "C:/a=b.npz"}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "has no name"),
+        (":a=1", "has no name"),
+        ("  :a=1", "has no name"),
+        ("x:a", "'a' in 'x:a' is not key=value"),
+        ("x:=3", "is not key=value"),
+        ("x:a=1,b", "'b' in"),
+        ("x:a=1,a=2", "'a' is given twice"),
+    ],
+)
+def test_bad_texts_are_explained(text: str, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse(text)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@dataclass(kw_only=True)
+class Options:
+    """All the types that options have."""
+
+    kind: ClassVar[str] = "not an option"
+    period: int = 8
+    ratio: float = 0.5
+    codec: str = "fp16"
+    wait: bool = True
+    hidden: int = field(default=0, init=False)
+
+
+@given(st.integers(), st.floats(allow_nan=False), WORDS, st.booleans())
+def test_values_take_the_type_of_their_field(period: int, ratio: float, codec: str, wait: bool) -> None:
+    texts = {"period": str(period), "ratio": repr(ratio), "codec": codec, "wait": str(wait)}
+    assert build(Options, texts, "x") == Options(period=period, ratio=ratio, codec=codec, wait=wait)
+
+
+def test_what_is_not_given_keeps_its_default() -> None:
+    assert build(Options, {}, "x") == Options()
+
+
+@pytest.mark.parametrize(("text", "value"), [("yes", True), ("1", True), ("TRUE", True), ("no", False), ("0", False)])
+def test_truth_values_have_several_words(text: str, value: bool) -> None:
+    assert build(Options, {"wait": text}, "x").wait is value
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"period": "often"}, "period of sync 'x' must be a whole number, got 'often'"),
+        ({"period": "1.5"}, "period of sync 'x' must be a whole number, got '1.5'"),
+        ({"ratio": "half"}, "ratio of sync 'x' must be a number, got 'half'"),
+        ({"wait": "perhaps"}, "wait of sync 'x' must be yes or no, got 'perhaps'"),
+        ({"perid": "1"}, "did you mean 'period'?"),
+        ({"hidden": "1"}, "there is no option of sync 'x' named 'hidden'"),
+        ({"kind": "1"}, "there is no option of sync 'x' named 'kind'"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(UserError) as caught:
+        build(Options, options, "sync 'x'")
+    assert sentence in str(caught.value)
+
+
+def test_an_owner_without_options_says_so() -> None:
+    with pytest.raises(UserError, match="sync 'x' has no options, but 'a' was given"):
+        convert({"a": "1"}, {}, "sync 'x'")
