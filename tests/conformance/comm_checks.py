@@ -26,7 +26,7 @@ from manyhands.watch import Watch
 
 DTYPES = (torch.float32, torch.float64, torch.int64)
 SHAPES = ((0,), (1,), (7,), (30,), (3, 5), (2, 0, 4), (2, 3, 4), (8209,))
-"""Empty, single, not divisible by 2, 3 or 5, divisible by all, of more dimensions, and beyond the small-message size."""
+"""Empty, single, not divisible by 2, 3 or 5, divisible by all, of more dimensions, and beyond a small message."""
 
 PATIENCE_S = 3.0
 """How long a call that should return at once is waited for, so that one that hangs is a finding, not the end."""

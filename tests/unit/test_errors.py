@@ -11,7 +11,7 @@ NAMES = st.lists(st.text("abcdefghij-", min_size=3, max_size=12), min_size=1, ma
 
 def test_check_raises_its_sentence_and_nothing_where_all_is_well() -> None:
     check(True, "never seen")
-    with pytest.raises(UserError, match="^a is not b$"):
+    with pytest.raises(UserError, match=r"^a is not b$"):
         check(False, "a is not b")
 
 

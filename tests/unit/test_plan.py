@@ -1,7 +1,7 @@
 """Over all ranks, the pieces of a step cover each row of the global batch once, and weigh 1 together."""
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.config import make_config
@@ -34,7 +34,6 @@ def _plans(values: dict) -> list[Plan]:  # type: ignore[type-arg]
 
 
 @given(SETTINGS, st.data())
-@settings(deadline=None)
 def test_each_row_of_a_batch_is_computed_once_and_all_weigh_one(values: dict, data: st.DataObject) -> None:  # type: ignore[type-arg]
     plans = _plans(values)
     step = data.draw(st.integers(0, plans[0].steps - 1))
@@ -65,7 +64,6 @@ def test_each_row_of_a_batch_is_computed_once_and_all_weigh_one(values: dict, da
 
 
 @given(SETTINGS)
-@settings(deadline=None)
 def test_an_exact_batch_is_cut_into_the_same_lanes_for_every_number_of_workers(values: dict) -> None:  # type: ignore[type-arg]
     cuts = []
     for size in (1, values["size"]):
@@ -77,7 +75,6 @@ def test_an_exact_batch_is_cut_into_the_same_lanes_for_every_number_of_workers(v
 
 
 @given(SETTINGS)
-@settings(deadline=None)
 def test_an_epoch_holds_each_sample_once(values: dict) -> None:  # type: ignore[type-arg]
     plan = _plans(values)[0]
     rows = torch.arange(len(plan.split))
@@ -90,7 +87,6 @@ def test_an_epoch_holds_each_sample_once(values: dict) -> None:  # type: ignore[
 
 
 @given(SETTINGS)
-@settings(deadline=None)
 def test_the_steps_add_up(values: dict) -> None:  # type: ignore[type-arg]
     plan = _plans(values)[0]
     assert plan.steps == (values["steps"] or values["epochs"] * plan.steps_per_epoch)
@@ -112,12 +108,11 @@ def test_the_steps_add_up(values: dict) -> None:  # type: ignore[type-arg]
 
 
 @given(SETTINGS)
-@settings(deadline=None)
 def test_evaluations_fall_between_epochs(values: dict) -> None:  # type: ignore[type-arg]
     plan = _plans(values)[0]
     due = [s for s in range(1, plan.steps + 1) if plan.wants_evaluation(s)]
     period = plan.steps_per_epoch * values["eval_every"]
-    assert due == [s for s in range(period, plan.steps, period)]
+    assert due == list(range(period, plan.steps, period))
 
 
 @given(st.integers(0, 2**62), st.integers(0, 1000))

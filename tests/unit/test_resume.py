@@ -99,7 +99,7 @@ def test_what_decides_the_mathematics_cannot_be_changed(train) -> None:  # type:
     ):
         with pytest.raises(UserError, match=says):
             train(resume=run.id, **change)
-    with pytest.raises(UserError, match="trains .*, not 'mlp'"):
+    with pytest.raises(UserError, match=r"trains .*, not 'mlp'"):
         train("mlp", resume=run.id)
 
 

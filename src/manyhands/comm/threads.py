@@ -7,6 +7,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from manyhands.comm.barrier import Barrier, Broken
 from manyhands.comm.base import ANY, Comm
 
 
@@ -22,16 +23,16 @@ class ThreadGroup:
         self.size = size
         self.slots: list[Any] = [None] * size
         self.children: list[ThreadGroup] = []
-        self._barrier = threading.Barrier(size)
+        self._barrier = Barrier(size)
         self._mail: dict[tuple[int, int], deque[tuple[int, Tensor]]] = defaultdict(deque)
         self._mailed = threading.Condition()
         self._aborted = False
 
-    def wait(self) -> None:
+    def wait(self, rank: int) -> None:
         """Return when every thread of the group is here."""
         try:
-            self._barrier.wait()
-        except threading.BrokenBarrierError:
+            self._barrier.wait(rank)
+        except Broken:
             raise GroupAborted from None
 
     def abort(self) -> None:
@@ -74,23 +75,21 @@ class ThreadComm(Comm):
 
     def all_reduce_(self, t: Tensor) -> None:
         """Sum by slices: each thread adds up its own part of everybody's tensor, in rank order."""
-        tensors = [other.view(-1) for other in self._exchange(t)]
-        mine = _part(t.numel(), self.size, self.rank)
-        total = tensors[0][mine].clone()
-        for other in tensors[1:]:
-            total += other[mine]
-        for other in tensors:
-            other[mine] = total
+        total, *others = self._parts(self._exchange(t))
+        for other in others:
+            total += other
+        for other in others:
+            other.copy_(total)
         self._leave(t)
 
     def reduce_(self, t: Tensor, root: int = 0) -> None:
         """Sum by slices into the root's tensor."""
-        tensors = [other.view(-1) for other in self._exchange(t)]
-        mine = _part(t.numel(), self.size, self.rank)
-        total = tensors[0][mine].clone()
-        for other in tensors[1:]:
-            total += other[mine]
-        tensors[root][mine] = total
+        parts = self._parts(self._exchange(t))
+        total, *others = parts
+        for other in others:
+            total += other
+        if root != 0:
+            parts[root].copy_(total)
         self._leave(t)
 
     def broadcast_(self, t: Tensor, root: int = 0) -> None:
@@ -127,7 +126,7 @@ class ThreadComm(Comm):
 
     def barrier(self) -> None:
         """Return when every thread is here."""
-        self.group.wait()
+        self.group.wait(self.rank)
 
     def split(self, color: int) -> Comm:
         """Let the first rank of each color make its group, and hand it to the others through the slots."""
@@ -142,9 +141,9 @@ class ThreadComm(Comm):
 
     def _share(self, value: Any) -> list[Any]:
         self.group.slots[self.rank] = value
-        self.group.wait()
+        self.group.wait(self.rank)
         values = list(self.group.slots)
-        self.group.wait()
+        self.group.wait(self.rank)
         return values
 
     def _exchange(self, t: Tensor) -> list[Tensor]:
@@ -152,16 +151,18 @@ class ThreadComm(Comm):
         assert t.is_contiguous()
         _settle(t)
         self.group.slots[self.rank] = t
-        self.group.wait()
+        self.group.wait(self.rank)
         return list(self.group.slots)
+
+    def _parts(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Return this rank's slice of everybody's tensor; no other rank touches it."""
+        length = tensors[0].numel()
+        start, stop = (length * r // self.size for r in (self.rank, self.rank + 1))
+        return [t.view(-1)[start:stop] for t in tensors]
 
     def _leave(self, t: Tensor) -> None:
         _settle(t)
-        self.group.wait()
-
-
-def _part(length: int, parts: int, index: int) -> slice:
-    return slice(length * index // parts, length * (index + 1) // parts)
+        self.group.wait(self.rank)
 
 
 def _settle(t: Tensor) -> None:

@@ -57,7 +57,7 @@ def test_what_we_explain_ourselves_needs_no_traceback(tmp_path: Path) -> None:
         comm.barrier()
         return {}
 
-    with pytest.raises(UserError, match="^one sentence$"):
+    with pytest.raises(UserError, match=r"^one sentence$"):
         _launch(worker, tmp_path)
 
 

@@ -1,8 +1,10 @@
 """Dropout that draws by position: the same mask whoever computes the row."""
 
+from itertools import pairwise
+
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -19,18 +21,16 @@ def _mask(p: float, key: int, first: int, shape: tuple[int, ...], *, layer: int 
 
 
 @given(KEYS, st.integers(1, 30), st.data(), st.booleans(), st.sampled_from([0.1, 0.5, 0.9]))
-@settings(deadline=None)
 def test_the_mask_does_not_depend_on_how_rows_are_cut(
     key: int, rows: int, data: st.DataObject, channels: bool, p: float
 ) -> None:
     whole = _mask(p, key, 0, (rows, 3, 4), channels=channels)
     cuts = sorted({0, rows, *data.draw(st.lists(st.integers(0, rows), max_size=4))})
-    parts = [_mask(p, key, a, (b - a, 3, 4), channels=channels) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    parts = [_mask(p, key, a, (b - a, 3, 4), channels=channels) for a, b in pairwise(cuts)]
     assert torch.equal(torch.cat(parts), whole)
 
 
 @given(KEYS, st.integers(1, 10), st.integers(1, 5))
-@settings(deadline=None)
 def test_rows_that_became_several_are_cut_alike(key: int, samples: int, tokens: int) -> None:
     """A network may fold a sample's tokens into the rows: (samples, tokens, width) → (samples × tokens, width)."""
     draws = Draws()
@@ -65,7 +65,6 @@ def test_neighbours_are_independent() -> None:
 
 
 @given(KEYS)
-@settings(deadline=None)
 def test_layers_and_steps_draw_differently(key: int) -> None:
     first = _mask(0.5, key, 0, (20, 20))
     others = {
@@ -117,7 +116,6 @@ def test_keys_depend_on_every_part_and_their_order(parts: list[int]) -> None:
 
 
 @given(KEYS, st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 6))
-@settings(deadline=None)
 def test_bits_are_a_function_of_their_place(key: int, first: int, rows: int, width: int) -> None:
     bits = uniform_bits(key, first, rows, width, CPU)
     assert (bits.dtype, bits.shape) == (torch.int32, (rows, width))
