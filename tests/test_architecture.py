@@ -1,6 +1,7 @@
 """The rules of DESIGN.md and STYLE.md that can be read off the source: who imports whom, sizes, docstrings, classes."""
 
 import ast
+import ctypes
 import importlib
 import inspect
 from collections.abc import Iterator
@@ -239,6 +240,6 @@ def _classes(path: Path) -> list[type]:
 
 def _may_be_loose(cls: type) -> bool:
     """Abstract classes, and those that only hold values or name a kind."""
-    holds_values = is_dataclass(cls) or issubclass(cls, BaseModel) or hasattr(cls, "_fields")
+    holds_values = is_dataclass(cls) or issubclass(cls, BaseModel | ctypes.Structure) or hasattr(cls, "_fields")
     is_kind = issubclass(cls, Exception) or getattr(cls, "_is_protocol", False)
     return inspect.isabstract(cls) or holds_values or is_kind

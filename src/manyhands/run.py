@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,8 @@ def _checkpoint_to_resume(run: RunDir, config: RunConfig) -> str:
     if path is None:
         why = f"all {len(damaged)} are damaged" if damaged else "there is none"
         raise UserError(f"run '{run.path.name}' has no checkpoint to resume from: {why}")
+    for bad in damaged:
+        print(f"manyhands: checkpoint '{bad.name}' is damaged; going on from '{path.name}'", file=sys.stderr)
     task = tasks.load(config.task)
     device = torch.device("cpu")
     check_fits(path, make_replica(task, config, load_data(task, config), device))

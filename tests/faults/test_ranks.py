@@ -1,0 +1,195 @@
+"""Nobody hangs: a rank that raises or is killed ends the run, is named, and leaves no process behind."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from manyhands.checkpoint import checkpoints, newest_sound
+from manyhands.launch.supervisor import find_mpiexec
+
+FAULTY = Path(__file__).with_name("faulty.py")
+COMMAND = [sys.executable, "-m", "manyhands", "train"]
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a command in an empty folder; afterwards fail if any process of its is left."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def start(*command: str) -> subprocess.Popen[str]:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        begun.append(subprocess.Popen(command, cwd=tmp_path, text=True, start_new_session=True, **pipes))
+        return begun[-1]
+
+    yield start
+    left = ranks_of(tmp_path)
+    for process in (*left, *begun):
+        process.kill()
+    for process in begun:
+        process.communicate()
+    assert not left, f"left behind: {left}"
+
+
+def ranks_of(folder: Path) -> list[psutil.Process]:
+    """Return the rank processes that work in this folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(folder) and "manyhands.launch.rank" in process.cmdline():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_for(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    """Poll until the condition holds; a process that ends before that fails the test."""
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+
+
+def has_steps(folder: Path) -> bool:
+    return any(p.stat().st_size > 0 for p in folder.glob("runs/*/steps.jsonl"))
+
+
+@pytest.mark.parametrize(
+    "engine",
+    ["serial", "threads --workers 3", "mpi --workers 3", "hybrid --workers 2 --threads 2"],
+)
+def test_a_rank_that_raises_is_named_with_its_traceback(start: Start, engine: str) -> None:
+    process = start(*COMMAND, f"{FAULTY}:raises", "--engine", *engine.split())
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert re.search(r"manyhands: rank \d on \S+ failed at step \d+: RuntimeError", stderr)
+    assert "the model has had enough" in stderr
+    assert f'File "{FAULTY}"' in stderr, "the user's own line is in the traceback"
+
+
+@pytest.mark.parametrize("engine", ["mpi --workers 3", "hybrid --workers 2 --threads 2"])
+def test_a_killed_rank_ends_the_run(start: Start, tmp_path: Path, engine: str) -> None:
+    process = start(*COMMAND, f"{FAULTY}:slow", "--engine", *engine.split())
+    wait_for(lambda: has_steps(tmp_path), process)
+    victim = ranks_of(tmp_path)[-1]
+    victim.send_signal(signal.SIGKILL)
+    _, stderr = process.communicate(timeout=5)  # the promise: within five seconds
+    assert process.returncode == 1
+    assert re.search(r"rank \d on \S+ failed at step \d+: killed by signal 9 \(SIGKILL\)", stderr)
+
+
+def test_a_rank_that_exits_by_itself_ends_the_run(start: Start) -> None:
+    process = start(*COMMAND, f"{FAULTY}:exits", "--engine", "mpi", "--workers", "2")
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "rank" in stderr or "mpiexec ended" in stderr
+
+
+def test_killing_the_command_itself_leaves_no_rank(start: Start, tmp_path: Path) -> None:
+    process = start(*COMMAND, f"{FAULTY}:slow", "--engine", "mpi", "--workers", "2")
+    wait_for(lambda: has_steps(tmp_path), process)
+    process.kill()
+    deadline = time.monotonic() + 20
+    while ranks_of(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not ranks_of(tmp_path)
+
+
+@pytest.mark.parametrize("engine", ["serial", "threads --workers 2", "mpi --workers 2"])
+def test_ctrl_c_ends_every_rank_and_leaves_a_checkpoint(start: Start, tmp_path: Path, engine: str) -> None:
+    out = ["--engine", *engine.split(), "--checkpoint-every", "100000"]
+    process = start(*COMMAND, f"{FAULTY}:slow", *out)
+    wait_for(lambda: has_steps(tmp_path), process)
+    os.kill(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130, stderr
+    assert "go on with: manyhands train" in stderr
+    (run,) = tmp_path.glob("runs/*")
+    path, damaged = newest_sound(run / "checkpoints")
+    assert path is not None
+    assert not damaged
+    done = int(re.search(r"step-(\d+)", path.name)[1])  # type: ignore[index]
+    resumed = start(*COMMAND, f"{FAULTY}:slow", "--resume", "--steps", str(done + 3))
+    assert resumed.wait(timeout=60) == 0, resumed.communicate()[1]
+
+
+def test_a_second_ctrl_c_ends_at_once(start: Start, tmp_path: Path) -> None:
+    process = start(*COMMAND, f"{FAULTY}:slow", "--engine", "mpi", "--workers", "2")
+    wait_for(lambda: has_steps(tmp_path), process)
+    os.kill(process.pid, signal.SIGINT)
+    time.sleep(0.01)
+    os.kill(process.pid, signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+
+
+def test_a_damaged_checkpoint_is_passed_over(start: Start, tmp_path: Path) -> None:
+    first = start(*COMMAND, "mlp", "--data", "mnist:train=640,test=50", "--epochs", "1", "--checkpoint-every", "3")
+    assert first.wait(timeout=60) == 0
+    (run,) = tmp_path.glob("runs/*")
+    newest = checkpoints(run / "checkpoints")[-1]
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    again = start(*COMMAND, "mlp", "--resume", "--json")
+    stdout, stderr = again.communicate(timeout=60)
+    assert again.returncode == 0
+    assert f"'{newest.name}' is damaged" in stderr
+    assert '"resumed_from":6' in stdout
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_worlds_of_size_one_are_refused(start: Start, tmp_path: Path, workers: int) -> None:
+    """An mpiexec of another MPI starts n ranks that each believe to be alone."""
+    strange = tmp_path / "strange-mpiexec"
+    strange.write_text('#!/bin/sh\nn=$2; shift 2\nfor i in $(seq $n); do "$@" & done\nwait\nexit 1\n')
+    strange.chmod(0o755)
+    many = ["--engine", "mpi", "--workers", str(workers), "--mpiexec", str(strange)]
+    process = start(*COMMAND, "mlp", "--steps", "3", *many)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert f"{workers} MPI ranks were started, but this one sees a world of 1" in stderr
+    assert not has_steps(tmp_path)
+
+
+def test_under_the_users_own_mpiexec(start: Start, tmp_path: Path) -> None:
+    process = start(*find_mpiexec(), "-n", "3", *COMMAND, "mlp", "--data", "mnist:train=300,test=50", "--json")
+    stdout, _ = process.communicate(timeout=90)
+    assert process.returncode == 0
+    assert '"engine":"mpi"' in stdout
+    assert '"workers":3' in stdout
+    assert stdout.count('"weights_sha256"') == 1, "one JSON object, from rank 0"
+    assert len(list(tmp_path.glob("runs/*"))) == 1
+
+
+@pytest.mark.parametrize("options", ["--engine serial", "--workers 3", "--sync nonsense"])
+def test_a_bad_request_under_mpiexec_is_said_once(start: Start, options: str) -> None:
+    process = start(*find_mpiexec(), "-n", "2", *COMMAND, "mlp", *options.split())
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert stderr.count("manyhands: ") == 1
+
+
+def test_a_rank_that_raises_under_the_users_own_mpiexec(start: Start) -> None:
+    process = start(*find_mpiexec(), "-n", "2", *COMMAND, f"{FAULTY}:raises")
+    _, stderr = process.communicate(timeout=90)
+    assert process.returncode != 0
+    assert re.search(r"manyhands: rank \d on \S+ failed at step \d+: RuntimeError", stderr)
+
+
+@pytest.mark.parametrize("engine", ["serial", "threads --workers 2", "mpi --workers 2"])
+def test_a_loss_that_is_not_finite_stops_the_run(start: Start, engine: str) -> None:
+    process = start(*COMMAND, "mlp", "--data", "mnist:train=1000,test=50", "--lr", "1e6", "--engine", *engine.split())
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert re.search(r"the loss became (nan|inf) at step \d+", stderr)
+    assert "Traceback" not in stderr
