@@ -1,6 +1,5 @@
 """What a run writes down on its way: losses, weights, checkpoints, evaluations, and the pulse that people see."""
 
-import json
 import time
 from typing import final
 
@@ -83,7 +82,7 @@ class Journal:
         seconds = self.beat.step_s[first - self.start :]
         with open(self._run.steps, "a") as f:
             for i, (loss, s) in enumerate(zip(losses, seconds, strict=True)):
-                f.write(json.dumps({"step": first + i + 1, "loss": loss, "ms": round(s * 1e3, 4)}) + "\n")
+                f.write(f'{{"step": {first + i + 1}, "loss": {loss!r}, "ms": {s * 1e3:.4f}}}\n')
 
     def _pulse(self, losses: list[float]) -> Pulse:
         split, step = self.beat.split, self.cursor.step

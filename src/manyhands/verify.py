@@ -15,7 +15,7 @@ from manyhands.data.order import cut
 from manyhands.launch.base import Observer
 from manyhands.record import RunDir, RunRecord
 from manyhands.replica.traits import traits_of
-from manyhands.run import execute, ignore
+from manyhands.run import execute, ignore, preflight
 from manyhands.tasks.setup import device_of, load_data, make_replica
 
 TOLERANCE = 1e-3
@@ -58,6 +58,7 @@ def verify(config: RunConfig, *, steps: int = 20, observe: Observer = ignore) ->
     steps = config.steps or steps
     parallel_config = config.model_copy(update={"steps": steps, "checkpoint_every": 0})
     serial_config = parallel_config.model_copy(update={"engine": "serial", "workers": 1, "threads": 1})
+    preflight(parallel_config)
     with TemporaryDirectory(prefix="manyhands-verify-") as folder:
         serial, expected = _run(serial_config, Path(folder), observe)
         parallel, found = _run(parallel_config, Path(folder), observe)

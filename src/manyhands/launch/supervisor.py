@@ -153,10 +153,11 @@ class _Ranks:
     def _forward(self) -> None:
         """Show what ranks print, on stderr; mpiexec's own lament is kept for `failure`."""
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._output.append(line)
-            if not _NOISE.match(line):
-                print(line, end="", file=sys.stderr, flush=True)
+        with self._process.stdout as lines:
+            for line in lines:
+                self._output.append(line)
+                if not _NOISE.match(line):
+                    print(line, end="", file=sys.stderr, flush=True)
 
 
 def _cause(text: str) -> str:

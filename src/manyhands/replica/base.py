@@ -4,8 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
 OptimizerFactory = Callable[[list[Tensor]], Optimizer]
 """Makes the optimiser of one flat parameter; it must treat every element alike (SGD, Adam, ...)."""
@@ -49,6 +50,16 @@ class Replica(ABC):
     @abstractmethod
     def on_grad_ready(self, fn: Callable[[int, int], None]) -> None:
         """Call `fn(start, stop)` during backward whenever that part of `grads` is final."""
+
+
+def stepper(optimizer: Optimizer) -> Callable[[], object]:
+    """Return what makes one step; plain SGD over one flat tensor is a single addition."""
+    (group,) = optimizer.param_groups
+    plain = ("momentum", "dampening", "weight_decay", "nesterov", "maximize")
+    if type(optimizer) is not SGD or any(group[name] for name in plain):
+        return optimizer.step
+    (weights,) = group["params"]
+    return torch.no_grad()(lambda: weights.add_(weights.grad, alpha=-group["lr"]))
 
 
 Piece = tuple[Batch, float]

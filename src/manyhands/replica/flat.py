@@ -6,7 +6,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from manyhands.replica.base import Batch, Loss, OptimizerFactory, Replica
+from manyhands.replica.base import Batch, Loss, OptimizerFactory, Replica, stepper
 from manyhands.replica.layout import Layout
 from manyhands.replica.random import Draws
 
@@ -30,6 +30,7 @@ class FlatReplica(Replica):
         self._weights, self._statistics = self.params[:n], self.params[n:]
         self._weights.grad, self._moves = self.grads[:n], self.grads[n:]
         self.optimizer = optimizer([self._weights])
+        self._step = stepper(self.optimizer)
 
     def forward_backward(self, batch: Batch, weight: float) -> Tensor:
         """Run forward and backward; an empty batch leaves zeros."""
@@ -50,7 +51,7 @@ class FlatReplica(Replica):
 
     def apply(self) -> None:
         """Step the optimiser over the weights, and add the moves to the statistics."""
-        self.optimizer.step()
+        self._step()
         if self._statistics.numel():
             self._statistics += self._moves
             self._write_counters()

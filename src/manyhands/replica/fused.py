@@ -11,8 +11,12 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from manyhands.replica.base import Batch, OptimizerFactory, Replica
+from manyhands.replica.base import Batch, OptimizerFactory, Replica, stepper
 from manyhands.replica.layout import Layout
+
+# Looked up once: the look-up takes as long as the operation.
+_relu_backward = torch.ops.aten.threshold_backward.grad_input
+_sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
 
 CROSS_ENTROPY, SIGMOID_ENTROPY = "cross-entropy", "sigmoid-cross-entropy"
 
@@ -20,6 +24,7 @@ CROSS_ENTROPY, SIGMOID_ENTROPY = "cross-entropy", "sigmoid-cross-entropy"
 @dataclass
 class _Layer:
     weight: Tensor
+    transposed: Tensor
     bias: Tensor
     weight_grad: Tensor
     bias_grad: Tensor
@@ -32,7 +37,7 @@ class _Buffers:
 
     outputs: list[Tensor]
     deltas: list[Tensor]
-    one_hot: Tensor
+    minus_ones: Tensor
 
 
 def stack_of_layers(module: nn.Module) -> list[tuple[nn.Linear, type[nn.Module] | None]] | None:
@@ -68,14 +73,14 @@ class FusedReplica(Replica):
         for linear, activation in stack:
             assert linear.weight.grad is not None
             assert linear.bias.grad is not None
-            self._layers.append(
-                _Layer(linear.weight.data, linear.bias.data, linear.weight.grad, linear.bias.grad, activation)
-            )
+            weight, bias = linear.weight.data, linear.bias.data
+            self._layers.append(_Layer(weight, weight.t(), bias, linear.weight.grad, linear.bias.grad, activation))
         self._buffers: dict[int, _Buffers] = {}
         self._ready: list[Callable[[int, int], None]] = []
         self._spans = _spans(self._layers)
         self.params.grad = self.grads
         self.optimizer = optimizer([self.params])
+        self._step = stepper(self.optimizer)
 
     @torch.no_grad()
     def forward_backward(self, batch: Batch, weight: float) -> Tensor:
@@ -93,7 +98,7 @@ class FusedReplica(Replica):
 
     def apply(self) -> None:
         """Step the optimiser over the flat weights."""
-        self.optimizer.step()
+        self._step()
 
     def on_grad_ready(self, fn: Callable[[int, int], None]) -> None:
         """Call back after each layer's backward, last layer first."""
@@ -104,12 +109,12 @@ class FusedReplica(Replica):
             widths = [layer.bias.numel() for layer in self._layers]
             outputs = [self.params.new_empty(rows, w) for w in widths]
             deltas = [self.params.new_empty(rows, w) for w in widths[:-1]]
-            self._buffers[rows] = _Buffers(outputs, deltas, self.params.new_zeros(rows, widths[-1]))
+            self._buffers[rows] = _Buffers(outputs, deltas, -self.params.new_ones(rows, 1))
         return self._buffers[rows]
 
     def _forward(self, x: Tensor, room: _Buffers) -> Tensor:
         for layer, out in zip(self._layers, room.outputs, strict=True):
-            torch.addmm(layer.bias, x, layer.weight.t(), out=out)
+            torch.addmm(layer.bias, x, layer.transposed, out=out)
             if layer.activation is nn.ReLU:
                 out.relu_()
             elif layer.activation is nn.Sigmoid:
@@ -119,13 +124,15 @@ class FusedReplica(Replica):
 
     def _loss(self, out: Tensor, y: Tensor, room: _Buffers, scale: float) -> tuple[Tensor, Tensor]:
         """Return the scaled loss, and its gradient with respect to `out`."""
-        one_hot = room.one_hot.zero_().scatter_(1, y.unsqueeze(1), 1.0)
+        column = y.unsqueeze(1)
         if self._softmax:
             log_p = torch.log_softmax(out, 1)
-            loss = log_p.gather(1, y.unsqueeze(1)).sum().mul_(-scale)
-            return loss, log_p.exp_().sub_(one_hot).mul_(scale)
-        loss = (nn.functional.softplus(out).sum() - (out * one_hot).sum()).mul_(scale)
-        return loss, out.sigmoid_().sub_(one_hot).mul_(scale)
+            loss = nn.functional.nll_loss(log_p, y, reduction="sum").mul_(scale)
+            p = log_p.exp_()
+        else:
+            loss = (nn.functional.softplus(out).sum() - out.gather(1, column).sum()).mul_(scale)
+            p = out.sigmoid_()
+        return loss, p.scatter_add_(1, column, room.minus_ones).mul_(scale)
 
     def _backward(self, x: Tensor, delta: Tensor, room: _Buffers) -> None:
         for i in range(len(self._layers) - 1, -1, -1):
@@ -143,9 +150,9 @@ class FusedReplica(Replica):
 def _through_(delta: Tensor, out: Tensor, activation: type[nn.Module] | None) -> Tensor:
     """Multiply by the activation's slope, told from its output."""
     if activation is nn.ReLU:
-        return torch.ops.aten.threshold_backward.grad_input(delta, out, 0, grad_input=delta)  # type: ignore[no-any-return]
+        return _relu_backward(delta, out, 0, grad_input=delta)  # type: ignore[no-any-return]
     if activation is nn.Sigmoid:
-        return torch.ops.aten.sigmoid_backward.grad_input(delta, out, grad_input=delta)  # type: ignore[no-any-return]
+        return _sigmoid_backward(delta, out, grad_input=delta)  # type: ignore[no-any-return]
     return delta
 
 

@@ -57,11 +57,12 @@ def lay_out(module: nn.Module, moving: tuple[str, ...]) -> Layout:
 
 
 def _like(p: Tensor, flat: Tensor) -> Tensor:
-    """View a flat span with the shape and the memory order of `p`: autograd copies where they differ."""
-    if p.dim() == 4 and p.is_contiguous(memory_format=torch.channels_last) and not p.is_contiguous():
-        n, c, h, w = p.shape
-        return flat.view(n, h, w, c).permute(0, 3, 1, 2)
-    return flat.view(p.shape)
+    """View a flat span with the shape and the very strides of `p`.
+
+    Autograd copies where they differ, and a convolution with one input channel picks its layout by them.
+    """
+    dense = p.is_contiguous() or (p.dim() == 4 and p.is_contiguous(memory_format=torch.channels_last))
+    return flat.as_strided(p.shape, p.stride()) if dense else flat.view(p.shape)
 
 
 def _set_buffer(module: nn.Module, name: str, value: Tensor) -> None:

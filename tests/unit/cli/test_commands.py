@@ -1,0 +1,131 @@
+"""The commands a user types, on real runs."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from manyhands.cli.main import main
+from manyhands.config import RunConfig
+from manyhands.record import RunRecord
+
+SMALL = "--data mnist:train=200,test=50 --epochs 1"
+
+
+@pytest.fixture
+def manyhands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    """Run command lines in an empty folder; each call returns (status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(line: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["manyhands", *line.split()])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        return (int(exit_.value.code or 0), *capfd.readouterr())
+
+    return run
+
+
+def test_json_is_exactly_one_object_on_stdout(manyhands) -> None:  # type: ignore[no-untyped-def]
+    status, stdout, stderr = manyhands(f"train mlp {SMALL} --json")
+    assert status == 0
+    record = RunRecord.model_validate(json.loads(stdout))
+    stored = json.loads(Path("runs", record.id, "record.json").read_text())
+    assert stored == json.loads(stdout), "record.json and --json share one schema"
+    assert "samples/s" in stderr, "the table is for people"
+
+
+def test_without_json_stdout_is_empty(manyhands) -> None:  # type: ignore[no-untyped-def]
+    assert manyhands(f"train mlp {SMALL}")[1] == ""
+
+
+def test_a_stored_config_runs_again_to_the_same_bits(manyhands) -> None:  # type: ignore[no-untyped-def]
+    first = json.loads(manyhands(f"train mlp {SMALL} --json --lr 0.05 --batch-size 32 --seed 3")[1])
+    again = json.loads(manyhands(f"train --config runs/{first['id']}/run.toml --json")[1])
+    assert again["config"] == first["config"]
+    assert again["weights_sha256"] == first["weights_sha256"]
+    other = json.loads(manyhands(f"train --config runs/{first['id']}/run.toml --seed 4 --json")[1])
+    assert other["weights_sha256"] != first["weights_sha256"]
+
+
+def test_own_model_example(manyhands) -> None:  # type: ignore[no-untyped-def]
+    example = Path(__file__).parents[3] / "examples" / "own_model.py"
+    assert len(example.read_text().splitlines()) < 30
+    status, stdout, _ = manyhands(f"train {example}:task {SMALL} --engine threads --workers 2 --json")
+    assert status == 0
+    assert json.loads(stdout)["parameters"] == 8 * 25 + 8 + 16 + 8 * 144 * 10 + 10
+
+
+@pytest.mark.parametrize(
+    "options", ["--engine threads --workers 2", "--engine mpi --workers 3 --sync reduce-broadcast"]
+)
+def test_verify_says_equal(manyhands, options: str) -> None:  # type: ignore[no-untyped-def]
+    status, stdout, _ = manyhands(f"verify mlp --data mnist:train=200,test=50 --steps 4 {options}")
+    assert status == 0
+    assert stdout.startswith("equal to round-off after each of 4 steps: largest difference ")
+    assert stdout.count("\n") == 1
+
+
+def test_verify_exact_says_the_same_bits(manyhands) -> None:  # type: ignore[no-untyped-def]
+    line = "verify cnn --data mnist:train=64,test=10 --batch-size 32 --steps 2 --engine threads --workers 4 --exact"
+    assert manyhands(line)[:2] == (0, "equal: the same bits after each of 2 steps\n")
+
+
+UNEQUAL = """
+import torch.nn.functional as F
+from torch import nn
+from manyhands import Task
+
+norm = Task(model=lambda d: nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.BatchNorm1d(16), nn.Linear(16, 10)))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(784, 10)
+    def forward(self, x):
+        return self.layer(F.dropout(x.flatten(1), training=self.training))
+
+random = Task(model=lambda d: Net())
+"""
+
+
+@pytest.mark.parametrize(("task", "cause"), [("norm", "BatchNorm: 2 (BatchNorm1d)"), ("random", "a random layer")])
+def test_verify_names_the_cause(manyhands, task: str, cause: str) -> None:  # type: ignore[no-untyped-def]
+    Path("unequal.py").write_text(UNEQUAL)
+    line = f"verify unequal.py:{task} --data mnist:train=200,test=50 --steps 3 --engine mpi --workers 2"
+    status, stdout, _ = manyhands(line)
+    assert status == 1
+    assert stdout.startswith("different from step 1 on")
+    assert f"likely cause: {cause}" in stdout
+
+
+def test_runs_are_listed_shown_compared_and_deleted(manyhands) -> None:  # type: ignore[no-untyped-def]
+    assert "no runs under 'runs' yet" in manyhands("runs")[1]
+    first, second = (json.loads(manyhands(f"train mlp {SMALL} --json")[1])["id"] for _ in range(2))
+    listing = manyhands("runs list --json")[1]
+    assert [r["id"] for r in json.loads(listing)["runs"]] == sorted([first, second])
+    assert "complete" in manyhands("runs")[1]
+    assert json.loads(manyhands(f"runs show {first} --json")[1])["id"] == first
+    assert "weights_sha256" in manyhands("runs show last")[1]
+    assert "the same, bit for bit" in manyhands(f"runs compare {first} {second}")[1]
+    assert manyhands(f"runs delete {first} --yes")[0] == 0
+    assert [p.name for p in Path("runs").iterdir()] == [second]
+
+
+def test_doctor_finds_what_the_tests_need(manyhands) -> None:  # type: ignore[no-untyped-def]
+    status, stdout, _ = manyhands("doctor --json")
+    findings = {f["what"]: f for f in json.loads(stdout)["findings"]}
+    assert status == 0
+    assert findings["mpi"]["ok"]
+    assert "two ranks met" in findings["mpi"]["found"]
+    assert findings["mnist"]["ok"]
+
+
+def test_every_setting_is_an_option_with_help(manyhands) -> None:  # type: ignore[no-untyped-def]
+    stdout = " ".join(manyhands("train --help")[1].split())
+    for name, field in RunConfig.model_fields.items():
+        assert field.description, name
+        if name != "task":
+            assert f"--{name.replace('_', '-')}" in stdout
+    assert "Example: manyhands train" in stdout
