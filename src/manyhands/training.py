@@ -54,8 +54,8 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     traced.forget()
     stopped = False
     while cursor.step < plan.steps and not stopped:
-        batches = plan.batches(cursor.step // plan.steps_per_epoch)
         beat.open()
+        batches = plan.batches(cursor.step // plan.steps_per_epoch)
         for step in plan.steps_of_epoch(cursor.step):
             watch.at(step)
             begun = time.perf_counter()
