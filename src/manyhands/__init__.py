@@ -1,8 +1,21 @@
 """Train neural networks on many workers, with the answer one worker would give."""
 
-from manyhands.data import Dataset, Split
-from manyhands.record import RunRecord
-from manyhands.run import train
-from manyhands.tasks import Task
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from manyhands.data import Dataset, Split
+    from manyhands.record import RunRecord
+    from manyhands.run import train
+    from manyhands.tasks import Task
 
 __all__ = ["Dataset", "RunRecord", "Split", "Task", "train"]
+
+_HOMES = {"Dataset": "data", "Split": "data", "RunRecord": "record", "train": "run", "Task": "tasks"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that reading a record does not load torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'manyhands' has no attribute '{name}'")
+    return getattr(import_module(f"manyhands.{_HOMES[name]}"), name)

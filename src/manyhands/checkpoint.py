@@ -41,8 +41,8 @@ def write_checkpoint(folder: Path, replica: Replica, cursor: Cursor, task: str, 
         "optimizer": json.dumps(numbers),
         "task": task,
         "shapes": json.dumps(_shapes(replica.module)),
-        "sha256": _digest(tensors),
     }
+    header["sha256"] = _digest(tensors, header)
     path = folder / f"step-{cursor.step:09d}.safetensors"
     beside = folder / f".{path.name}.tmp"
     with open(beside, "wb") as f:
@@ -99,8 +99,8 @@ def weights_sha256(module: nn.Module) -> str:
     return _digest({name: t.detach().cpu().contiguous() for name, t in module.state_dict().items()})
 
 
-def _digest(tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256()
+def _digest(tensors: dict[str, Tensor], header: dict[str, str] | None = None) -> str:
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode() if header else b"")
     for name in sorted(tensors):
         digest.update(name.encode())
         digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
@@ -115,7 +115,8 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def _is_sound(path: Path) -> bool:
     try:
         tensors, header = _read(path)
-        return _digest(tensors) == header["sha256"]
+        stored = header.pop("sha256")
+        return _digest(tensors, header) == stored
     except (SafetensorError, OSError, KeyError, TypeError):
         return False
 

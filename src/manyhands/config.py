@@ -71,8 +71,9 @@ class RunConfig(BaseModel):
 
     def to_toml(self) -> str:
         """Write it as TOML, to run again with `--config`."""
-        # Every value is a text, a number or a truth value, and JSON writes those as TOML does.
-        return "".join(f"{key} = {json.dumps(value)}\n" for key, value in self.model_dump().items())
+        # Every value is a text, a number or a truth value; JSON writes those as TOML does, but for one character.
+        lines = (f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in self.model_dump().items())
+        return "".join(lines).replace("\x7f", "\\u007f")
 
 
 def make_config(values: dict[str, Any]) -> RunConfig:

@@ -165,8 +165,9 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def list_runs(out: Path) -> list[RunDir]:
-    """Return the runs under this folder, oldest first."""
-    return sorted((RunDir(p.parent) for p in out.glob("*/run.toml")), key=lambda r: r.path.name)
+    """Return the runs under this folder, the one started or resumed last at the end."""
+    files = sorted(out.glob("*/run.toml"), key=lambda p: p.stat().st_mtime_ns)
+    return [RunDir(file.parent) for file in files]
 
 
 def find_run(out: Path, name: str) -> RunDir:
@@ -177,7 +178,7 @@ def find_run(out: Path, name: str) -> RunDir:
     check(bool(runs), f"there are no runs under '{out}'")
     if name == "last":
         return runs[-1]
-    found = [r for r in runs if name in r.path.name]
+    found = [r for r in runs if name == r.path.name] or [r for r in runs if name in r.path.name]
     check(len(found) <= 1, f"'{name}' fits {len(found)} runs under '{out}'; give more of the id")
     if not found:
         unknown(f"run under '{out}' named", name, [r.path.name for r in runs[-5:]])

@@ -88,8 +88,10 @@ def compare(start: Floats, expected: Floats, found: Floats) -> Difference:
     gap = np.abs(expected.astype(np.float64) - found)
     change = float(np.linalg.norm(expected.astype(np.float64) - start))
     share = float(np.linalg.norm(gap)) / change if change else float("inf")
-    relative = float(gap.max() / max(np.abs(expected).max(), np.finfo(expected.dtype).tiny))
-    return Difference(int(np.abs(_ordered(expected) - _ordered(found)).max()), relative, share)
+    largest = float(np.abs(expected).max())
+    relative = float(gap.max()) / largest if largest else float("inf")
+    a, b = _ordered(expected), _ordered(found)
+    return Difference(int((np.maximum(a, b) - np.minimum(a, b)).max()), relative, share)
 
 
 def likely_cause(config: RunConfig, first: int, differences: list[Difference]) -> str:
@@ -145,9 +147,11 @@ def _initial_weights(config: RunConfig) -> Floats:
     return weights
 
 
-def _ordered(values: Floats) -> NDArray[np.int64]:
+def _ordered(values: Floats) -> NDArray[np.unsignedinteger[Any]]:
     """Map floats to whole numbers so that neighbours differ by one: their distance counts ulps."""
-    kind: type[np.signedinteger[Any]] = np.int32 if values.dtype == np.float32 else np.int64
-    bits = values.view(kind).astype(np.int64)
-    low = np.int64(np.iinfo(kind).min)
-    return np.where(bits < 0, low - bits, bits)
+    kind = np.dtype(f"u{values.dtype.itemsize}")
+    bits = values.view(kind)
+    sign = kind.type(1) << kind.type(8 * kind.itemsize - 1)
+    # Negative numbers count down from the middle, and both zeros are there.
+    ordered: NDArray[np.unsignedinteger[Any]] = np.where(bits & sign, sign - (bits & ~sign), sign + bits)
+    return ordered

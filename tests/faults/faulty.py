@@ -28,6 +28,8 @@ class Faulty(nn.Module):
     def fail(self) -> None:
         if self.mode == "raise":
             raise RuntimeError("the model has had enough")
+        if self.mode == "hang":
+            time.sleep(600)
         if self.mode == "exit":
             os._exit(7)
 
@@ -36,4 +38,4 @@ def task(mode: str) -> manyhands.Task:
     return manyhands.Task(model=lambda data: Faulty(mode), data="mnist:train=2000,test=100", epochs=50)
 
 
-raises, exits, slow = task("raise"), task("exit"), task("slow")
+raises, exits, hangs, slow = task("raise"), task("exit"), task("hang"), task("slow")

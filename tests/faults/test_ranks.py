@@ -94,8 +94,9 @@ def test_a_rank_that_exits_by_itself_ends_the_run(start: Start) -> None:
     assert "rank" in stderr or "mpiexec ended" in stderr
 
 
-def test_killing_the_command_itself_leaves_no_rank(start: Start, tmp_path: Path) -> None:
-    process = start(*COMMAND, f"{FAULTY}:slow", "--engine", "mpi", "--workers", "2")
+@pytest.mark.parametrize("task", ["slow", "hangs"])
+def test_killing_the_command_itself_leaves_no_rank(start: Start, tmp_path: Path, task: str) -> None:
+    process = start(*COMMAND, f"{FAULTY}:{task}", "--engine", "mpi", "--workers", "2")
     wait_for(lambda: has_steps(tmp_path), process)
     process.kill()
     deadline = time.monotonic() + 20

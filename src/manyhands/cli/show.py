@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -31,6 +32,7 @@ def progress(label: str, *, visible: bool = True) -> Iterator[Observer]:
         yield _Lines(label)
 
 
+@final
 class _Lines:
     """A line at every tenth of the run, for logs."""
 

@@ -51,8 +51,9 @@ class ExactComm(Comm):
 
     def reduce_scatter(self, t: Tensor) -> Tensor:
         """Join on every rank and keep the own row."""
+        t = t.clone()
         self.all_reduce_(t)
-        return t[self.rank].clone()
+        return t[self.rank]
 
     def broadcast_(self, t: Tensor, root: int = 0) -> None:
         """Pass on."""

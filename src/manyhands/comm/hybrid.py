@@ -55,6 +55,7 @@ class HybridComm(Comm):
 
     def reduce_scatter(self, t: Tensor) -> Tensor:
         """Sum within the process, scatter a block of rows to each process, a row to each thread."""
+        t = t.clone()
         self._inner.reduce_(t)
         blocks = t.view(self._outer.size, self._inner.size, *t.shape[1:])
         block = self._outer.reduce_scatter(blocks) if self._leads else torch.empty_like(blocks[0])

@@ -1,5 +1,6 @@
-"""Ctrl-C asks a run to end after the step it is in; a second one ends it at once."""
+"""How a run is ended from outside: Ctrl-C asks it to, and the kernel sees to it when a parent is gone."""
 
+import ctypes
 import signal
 import sys
 import threading
@@ -7,10 +8,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(number: signal.Signals) -> None:
+    """Have the kernel send this process a signal when its parent ends, on systems that can (Linux)."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "prctl"):
+        libc.prctl(PR_SET_PDEATHSIG, number)
+
 
 @contextmanager
 def stop_on_signal(*, say: bool = True) -> Iterator[threading.Event]:
-    """Turn the first SIGINT or SIGTERM into an event; outside the main thread, where Python forbids it, do nothing."""
+    """Turn the first SIGINT or SIGTERM into an event, a second one into KeyboardInterrupt.
+
+    Outside the main thread, where Python forbids it, do nothing.
+    """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked

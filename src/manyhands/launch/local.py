@@ -6,6 +6,7 @@ from typing import Any, final
 
 from manyhands.comm import Comm
 from manyhands.comm.threads import GroupAborted
+from manyhands.errors import ManyhandsError
 from manyhands.launch.base import Observer, Worker, failure
 from manyhands.record import Pulse
 from manyhands.training import Job
@@ -37,19 +38,24 @@ def run_threads(
     job: Job,
     comms: Sequence[Comm],
     watches: Sequence[Any],
-    abort: Callable[[], None],
+    on_failure: Callable[[ManyhandsError], None],
 ) -> list[dict[str, Any]]:
-    """Run the worker once per comm, the first in this thread; raise the first real failure after all have ended."""
+    """Run the worker once per comm, the first in this thread; raise the first real failure after all have ended.
+
+    A failing thread calls `on_failure` at once, since the others may be waiting for it.
+    """
     results: list[dict[str, Any]] = [{} for _ in comms]
-    failures: list[tuple[BaseException, int]] = []
+    failures: list[BaseException] = []
 
     def run(i: int) -> None:
         try:
             results[i] = worker(comms[i], job, watches[i])
+        except GroupAborted:
+            pass
         except BaseException as error:
-            if not isinstance(error, GroupAborted):
-                failures.append((error, i))
-            abort()
+            explained = failure(error, comms[i].rank, watches[i].step)
+            failures.append(error if isinstance(error, KeyboardInterrupt) else explained)
+            on_failure(explained)
 
     others = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(1, len(comms))]
     for thread in others:
@@ -58,8 +64,5 @@ def run_threads(
     for thread in others:
         thread.join()
     if failures:
-        error, i = failures[0]
-        if isinstance(error, KeyboardInterrupt):
-            raise error
-        raise failure(error, comms[i].rank, watches[i].step) from error
+        raise failures[0]
     return results

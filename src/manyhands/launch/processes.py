@@ -1,7 +1,6 @@
 """Ranks as MPI processes: started by us through mpiexec, or by the user's own mpiexec or srun."""
 
 import sys
-import traceback
 from typing import Any
 
 import torch
@@ -61,13 +60,10 @@ def join_world(worker: Worker, job: Job, observe: Observer) -> list[dict[str, An
     """Run the worker as the rank this process is; a failure here ends all ranks."""
     comm = world()
     check_world(comm, job.config.workers)
+
+    def report(error: ManyhandsError) -> None:
+        if isinstance(error, RankFailed) or comm.rank == 0:
+            print(f"manyhands: {error}", file=sys.stderr)
+
     with stop_on_signal(say=comm.rank == 0) as stop:
-        try:
-            return run_process(worker, job, comm, lambda _: LocalWatch(stop, observe))
-        except ManyhandsError as error:
-            if isinstance(error, RankFailed) or comm.rank == 0:
-                print(f"manyhands: {error}", file=sys.stderr, flush=True)
-        except BaseException:
-            traceback.print_exc()
-        comm.abort(1)
-        raise AssertionError("MPI_Abort returned")
+        return run_process(worker, job, comm, lambda _: LocalWatch(stop, observe), report)

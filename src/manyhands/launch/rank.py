@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from manyhands.comm.threads import ThreadComm, ThreadGroup
 from manyhands.errors import ManyhandsError, UserError
 from manyhands.launch.base import Worker, failure
 from manyhands.launch.cores import process_settings
+from manyhands.launch.interrupt import die_with_parent
 from manyhands.launch.live import LiveFolder, LiveWatch, read_job, write_failure
 from manyhands.launch.local import run_threads
 from manyhands.training import Job
@@ -29,20 +31,37 @@ def check_world(comm: MPIComm, expected: int) -> None:
         )
 
 
-def run_process(worker: Worker, job: Job, mpi: MPIComm, watch_of: Callable[[int], Any]) -> list[dict[str, Any]]:
-    """Run this process's ranks: one, or `threads` of them for the hybrid engine."""
+def run_process(
+    worker: Worker,
+    job: Job,
+    mpi: MPIComm,
+    watch_of: Callable[[int], Any],
+    report: Callable[[ManyhandsError], None],
+) -> list[dict[str, Any]]:
+    """Run this process's ranks: one, or `threads` of them for the hybrid engine.
+
+    A failure is reported and then ends every rank of the world: other processes may be waiting for this one.
+    """
     threads = job.config.threads
     group = ThreadGroup(threads)
     comms: list[Comm] = [mpi]
     if job.config.engine == "hybrid":
         comms = [HybridComm(mpi, ThreadComm(group, t)) for t in range(threads)]
     here = mpi.split_by_host().size
+
+    def end_all(error: ManyhandsError) -> None:
+        report(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        mpi.abort(1)
+
     with process_settings(job.config, here * threads):
-        return run_threads(worker, job, comms, [watch_of(c.rank) for c in comms], group.abort)
+        return run_threads(worker, job, comms, [watch_of(c.rank) for c in comms], end_all)
 
 
 def main() -> None:
     """Do the job; whatever goes wrong is written down before every rank is ended."""
+    die_with_parent(signal.SIGKILL)  # a rank that waits for others would not see that mpiexec is gone
     job, name = read_job(Path(sys.argv[1]))
     module, _, function = name.partition(":")
     folder = LiveFolder(job.run)
@@ -57,16 +76,13 @@ def main() -> None:
             watch.stop_on_sigterm()
             return watch
 
-        results = run_process(worker, job, mpi, watch_of)
+        results = run_process(worker, job, mpi, watch_of, lambda error: write_failure(folder, error, mpi.rank))
         for t, result in enumerate(results):
             rank = mpi.rank * job.config.threads + t
             folder.result(rank).write_text(json.dumps(result))
         mpi.barrier()
     except BaseException as error:
-        explained = error if isinstance(error, ManyhandsError) else failure(error, mpi.rank, -1)
-        write_failure(folder, explained, mpi.rank)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        write_failure(folder, failure(error, mpi.rank, -1), mpi.rank)
         mpi.abort(1)
 
 

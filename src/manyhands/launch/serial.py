@@ -28,4 +28,4 @@ class SerialLauncher(Launcher):
     def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
         """Run the worker here."""
         with process_settings(job.config, 1), stop_on_signal() as stop:
-            return run_threads(worker, job, [SelfComm()], [LocalWatch(stop, observe)], abort=lambda: None)
+            return run_threads(worker, job, [SelfComm()], [LocalWatch(stop, observe)], on_failure=lambda _: None)

@@ -1,7 +1,6 @@
 """Start MPI ranks, show their progress, and see to it that none is left when one dies."""
 
 import contextlib
-import ctypes
 import json
 import os
 import re
@@ -20,7 +19,7 @@ import psutil
 from manyhands.errors import ManyhandsError, RankFailed, UserError, check
 from manyhands.launch.base import Observer, Worker
 from manyhands.launch.cores import blas_threads
-from manyhands.launch.interrupt import stop_on_signal
+from manyhands.launch.interrupt import die_with_parent, stop_on_signal
 from manyhands.launch.live import LiveFolder, read_failures, read_status
 from manyhands.record import Pulse
 from manyhands.training import Job
@@ -172,7 +171,7 @@ def _cause(text: str) -> str:
 
 def _die_with_parent() -> None:
     """Have the kernel end mpiexec should this process be killed."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    die_with_parent(signal.SIGTERM)
 
 
 def _kill_group(pid: int) -> None:

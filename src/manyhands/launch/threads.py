@@ -32,4 +32,4 @@ class ThreadsLauncher(Launcher):
         comms = [ThreadComm(group, rank) for rank in range(size)]
         with process_settings(job.config, size), stop_on_signal() as stop:
             watches = [LocalWatch(stop, observe) for _ in comms]
-            return run_threads(worker, job, comms, watches, group.abort)
+            return run_threads(worker, job, comms, watches, on_failure=lambda _: group.abort())

@@ -49,7 +49,7 @@ class Replica(ABC):
 
     @abstractmethod
     def on_grad_ready(self, fn: Callable[[int, int], None]) -> None:
-        """Call `fn(start, stop)` during backward whenever that part of `grads` is final."""
+        """Call `fn(start, stop)` during each `forward_backward`, whenever that part of its `grads` is final."""
 
 
 def stepper(optimizer: Optimizer) -> Callable[[], object]:

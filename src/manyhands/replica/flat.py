@@ -31,6 +31,7 @@ class FlatReplica(Replica):
         self._weights.grad, self._moves = self.grads[:n], self.grads[n:]
         self.optimizer = optimizer([self._weights])
         self._step = stepper(self.optimizer)
+        self._ready: list[Callable[[int, int], None]] = []
 
     def forward_backward(self, batch: Batch, weight: float) -> Tensor:
         """Run forward and backward; an empty batch leaves zeros."""
@@ -47,6 +48,8 @@ class FlatReplica(Replica):
         loss.backward()  # type: ignore[no-untyped-call]
         if before is not None:
             self._take_moves(before, weight)
+            for fn in self._ready:
+                fn(self._layout.num_weights, self.grads.numel())
         return loss.detach()
 
     def apply(self) -> None:
@@ -57,7 +60,8 @@ class FlatReplica(Replica):
             self._write_counters()
 
     def on_grad_ready(self, fn: Callable[[int, int], None]) -> None:
-        """Hook every weight's gradient accumulation."""
+        """Hook every weight's gradient accumulation; the moves of the statistics are final after backward."""
+        self._ready.append(fn)
         for name, p in self.module.named_parameters():
             if name in self._layout.spans:
                 start, stop = self._layout.spans[name]

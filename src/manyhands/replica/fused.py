@@ -42,7 +42,7 @@ class _Buffers:
 
 def stack_of_layers(module: nn.Module) -> list[tuple[nn.Linear, type[nn.Module] | None]] | None:
     """Return the Linear layers with their activations, or None where the network is anything else."""
-    if not isinstance(module, nn.Sequential):
+    if type(module) is not nn.Sequential or any(m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
         return None
     layers = list(module)
     if layers and type(layers[0]) is nn.Flatten and layers[0].start_dim == 1 and layers[0].end_dim == -1:
@@ -56,8 +56,9 @@ def stack_of_layers(module: nn.Module) -> list[tuple[nn.Linear, type[nn.Module] 
         else:
             return None
     ends_plain = bool(stack) and stack[-1][1] is None
-    trained = all(p.requires_grad for p in module.parameters())
-    return stack if ends_plain and trained else None
+    weights = [p for p in module.parameters() if p.requires_grad]
+    untied = len(weights) == 2 * len(stack)  # a tied or frozen one is missing here
+    return stack if ends_plain and untied else None
 
 
 @final

@@ -1,6 +1,6 @@
 """Random layers that draw by position, so that the draw does not depend on who computes the row.
 
-Each element's bit is a hash of (seed, step, layer, row of the global batch, place in the row), computed with
+Each element's bit is a hash of (seed, step, draw, row of the global batch, place in the row), computed with
 32-bit integer arithmetic: the same on every worker, thread and device, and with no generator to share.
 """
 
@@ -15,13 +15,18 @@ class Draws:
     """Where in the run the forward pass is: the key of the step, and which rows of the global batch."""
 
     def __init__(self) -> None:
-        self.key = 0
-        self.first = 0
-        self.rows = 1
+        self.first, self.rows = 0, 1
+        self._key, self._calls = 0, 0
 
     def at(self, key: int, first: int, rows: int) -> None:
         """Move to rows `first`, ... of the step with this key."""
-        self.key, self.first, self.rows = key, first, rows
+        self.first, self.rows = first, rows
+        self._key, self._calls = key, 0
+
+    def next_key(self) -> int:
+        """Return another key for each draw of a forward pass, also where one layer draws twice."""
+        self._calls += 1
+        return mix_key(self._key, self._calls)
 
 
 def uniform_bits(key: int, first_row: int, rows: int, width: int, device: torch.device) -> Tensor:
@@ -62,9 +67,9 @@ def _mix_(h: Tensor) -> Tensor:
 class KeyedDropout(nn.Module):
     """Dropout whose mask depends on the position in the run only; whole channels where `channels` is true."""
 
-    def __init__(self, p: float, channels: bool, layer: int, draws: Draws) -> None:
+    def __init__(self, p: float, channels: bool, draws: Draws) -> None:
         super().__init__()
-        self.p, self.channels, self.layer, self.draws = p, channels, layer, draws
+        self.p, self.channels, self.draws = p, channels, draws
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop and rescale while training; pass on otherwise."""
@@ -76,8 +81,7 @@ class KeyedDropout(nn.Module):
         shape = x.shape[:2] + (1,) * (x.dim() - 2) if self.channels else x.shape
         rows_per_sample = max(1, x.shape[0] // self.draws.rows)
         width = int(torch.Size(shape[1:]).numel())
-        key = mix_key(self.draws.key, self.layer)
-        bits = uniform_bits(key, self.draws.first * rows_per_sample, x.shape[0], width, x.device)
+        bits = uniform_bits(self.draws.next_key(), self.draws.first * rows_per_sample, x.shape[0], width, x.device)
         keep = bits >= _signed(int(self.p * 2**32) - 2**31) if self.p < 1 else torch.zeros_like(bits)
         scale = 1 / (1 - self.p) if self.p < 1 else 0.0
         return keep.to(x.dtype).mul_(scale).view(shape)
@@ -92,10 +96,8 @@ _CHANNELS: dict[type[nn.Module], bool] = {nn.Dropout: False, nn.Dropout1d: True,
 
 def key_random_layers(module: nn.Module, draws: Draws) -> None:
     """Replace every dropout layer below `module` by one that draws by position."""
-    layer = 0
     for parent in list(module.modules()):
-        for name, child in parent.named_children():
-            if type(child) in _CHANNELS:
-                keyed = KeyedDropout(child.p, _CHANNELS[type(child)], layer, draws)  # type: ignore[arg-type]
+        for name, child in list(parent._modules.items()):  # named_children() would pass over a second place
+            if child is not None and type(child) in _CHANNELS:
+                keyed = KeyedDropout(child.p, _CHANNELS[type(child)], draws)  # type: ignore[arg-type]
                 setattr(parent, name, keyed.train(child.training))
-                layer += 1
