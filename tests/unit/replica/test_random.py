@@ -82,7 +82,7 @@ def test_layers_and_steps_draw_differently(key: int) -> None:
 @pytest.mark.parametrize("p", [0.0, 0.5, 1.0])
 def test_evaluation_is_the_identity(p: float) -> None:
     x = torch.randn(4, 5)
-    assert KeyedDropout(p, False, 0, Draws()).eval()(x) is x
+    assert KeyedDropout(p, False, Draws()).eval()(x) is x
 
 
 def test_the_ends_of_the_range() -> None:
@@ -102,7 +102,7 @@ def test_gradients_pass_through_the_same_mask() -> None:
     draws = Draws()
     draws.at(5, 0, 6)
     x = torch.ones(6, 7, requires_grad=True)
-    out = KeyedDropout(0.4, False, 0, draws).train()(x)
+    out = KeyedDropout(0.4, False, draws).train()(x)
     out.sum().backward()
     assert x.grad is not None
     assert torch.equal(x.grad, out.detach())
