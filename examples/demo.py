@@ -12,7 +12,8 @@ import manyhands
 from manyhands.cli.show import people, progress, side_by_side, table_of
 
 ENGINES = ({"engine": "serial"}, {"engine": "threads", "workers": 2}, {"engine": "mpi", "workers": 2})
-EPOCHS = 3
+EPOCHS = 5
+BATCH = {"batch_size": 512, "lr_scaling": "linear"}  # enough rows for two workers to share
 
 
 def train_all(out: Path, **options: object) -> list[manyhands.RunRecord]:
@@ -40,8 +41,8 @@ def main() -> None:
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="manyhands-demo-") as folder:
         out = Path(folder)
-        people.print(f"1. {EPOCHS} epochs of mlp (784-256-128-10) on MNIST, one core per worker")
-        records = train_all(out, epochs=EPOCHS)
+        people.print(f"1. {EPOCHS} epochs of mlp (784-256-128-10) on MNIST, batch 512, one core per worker")
+        records = train_all(out, epochs=EPOCHS, **BATCH)
         apart = distance(out, records)
         people.print("2. 100 steps with --exact, which gives the same bits whoever does the work")
         exact = train_all(out, steps=100, exact=True)

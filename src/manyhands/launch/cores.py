@@ -1,5 +1,6 @@
 """What torch keeps once per process: how many threads it may use, and how exactly it multiplies."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -8,6 +9,9 @@ from threadpoolctl import threadpool_limits
 
 from manyhands import facts
 from manyhands.config import RunConfig
+
+SWITCH_S = 1e-4
+"""How long a thread may keep the interpreter while another waits for it; the default of 5 ms is several steps."""
 
 
 def blas_threads(config: RunConfig, ranks_here: int) -> int:
@@ -21,7 +25,9 @@ def blas_threads(config: RunConfig, ranks_here: int) -> int:
 def process_settings(config: RunConfig, ranks_here: int) -> Iterator[None]:
     """Set them for a run, and put them back afterwards."""
     threads, before = blas_threads(config, ranks_here), torch.get_num_threads()
+    patience = sys.getswitchinterval()
     torch.set_num_threads(threads)
+    sys.setswitchinterval(SWITCH_S)
     try:
         # By default cuDNN rounds float32 to 10 bits (TF32): far from the round-off that equality promises.
         with (
@@ -30,4 +36,5 @@ def process_settings(config: RunConfig, ranks_here: int) -> Iterator[None]:
         ):
             yield
     finally:
+        sys.setswitchinterval(patience)
         torch.set_num_threads(before)
