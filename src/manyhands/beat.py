@@ -21,7 +21,7 @@ INTERVAL_S = 0.25
 
 
 @dataclass
-class Split:
+class TimeSplit:
     """Where the time of the steps went, on this rank."""
 
     train_s: float = 0.0
@@ -43,7 +43,7 @@ class Beat:
     traced: TracedComm
     lanes: int
     """Lanes of the fixed summation tree, or 0 where the order of summation is free."""
-    split: Split = field(default_factory=Split)
+    split: TimeSplit = field(default_factory=TimeSplit)
     step_s: list[float] = field(default_factory=list)
     _losses: list[Tensor] = field(default_factory=list)
     _interval: int = 1

@@ -79,7 +79,12 @@ def restore(path: Path, replica: Replica) -> Cursor:
     state: dict[str, Any] = {**{k: t.clone() for k, t in tensors.items()}, **numbers["state"]}
     groups = replica.optimizer.state_dict()["param_groups"]
     replica.optimizer.load_state_dict({"state": {0: state} if state else {}, "param_groups": groups})
-    return Cursor(**json.loads(header["cursor"]))
+    return read_cursor(path)
+
+
+def read_cursor(path: Path) -> Cursor:
+    """Return where in its run a checkpoint was taken."""
+    return Cursor(**json.loads(_read(path)[1]["cursor"]))
 
 
 def check_fits(path: Path, replica: Replica) -> None:

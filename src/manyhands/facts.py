@@ -10,9 +10,14 @@ import psutil
 import torch
 
 
+def core_ids() -> set[int]:
+    """Return the cores this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
 def cores() -> int:
     """Return the number of cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(core_ids())
 
 
 def cpu_name() -> str:

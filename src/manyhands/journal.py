@@ -1,14 +1,16 @@
 """What a run writes down on its way: losses, weights, checkpoints, evaluations, and the pulse that people see."""
 
+import math
 import time
 from typing import final
 
 from manyhands.beat import Beat
 from manyhands.checkpoint import Cursor, write_checkpoint
 from manyhands.data import Split
+from manyhands.errors import Diverged
 from manyhands.evaluate import evaluate
 from manyhands.plan import Plan
-from manyhands.record import Pulse, RunDir
+from manyhands.record import Pulse, RunDir, write_atomically
 from manyhands.replica import Replica
 from manyhands.replica.base import Loss
 from manyhands.watch import Watch
@@ -63,11 +65,15 @@ class Journal:
         begun = time.perf_counter()
         self.test_loss, self.test_accuracy = evaluate(replica, split, loss, self.beat.comm)
         self.eval_s += time.perf_counter() - begun
+        if not math.isfinite(self.test_loss):
+            raise Diverged(f"the test loss became {self.test_loss} after step {self.cursor.step}; try a smaller --lr")
         self._evaluated_at = self.cursor.step
 
     def checkpoint(self, replica: Replica) -> None:
         """Write a checkpoint; the pause does not count as training."""
         if self._writes:
+            if not replica.params.isfinite().all():
+                raise Diverged(f"a weight became NaN or infinite at step {self.cursor.step}; try a smaller --lr")
             config = self.plan.config
             write_checkpoint(self._run.checkpoints, replica, self.cursor, config.task, config.keep)
         self.beat.open()
@@ -106,4 +112,4 @@ class Journal:
 def _keep_lines(run: RunDir, count: int) -> None:
     """Drop the steps after the checkpoint that the run goes on from: they are made again."""
     lines = run.steps.read_text().splitlines(keepends=True) if run.steps.is_file() else []
-    run.steps.write_text("".join(lines[:count]))
+    write_atomically(run.steps, "".join(lines[:count]))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from manyhands.config import RunConfig
 from manyhands.errors import UserError, check, unknown
@@ -32,7 +32,11 @@ class RankRecord(BaseModel):
 
 
 class RunRecord(BaseModel):
-    """One run's result. Seconds are means over the ranks; bytes and messages are sums over the ranks."""
+    """One run's result.
+
+    Of compute, comm and wait the seconds are means over the ranks, the others are rank 0's; bytes and messages are
+    sums over the ranks.
+    """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -134,8 +138,11 @@ class RunDir:
         return self.path / "live"
 
     def read(self) -> RunRecord | None:
-        """Return the record, or None while there is none."""
-        return RunRecord.model_validate_json(self.record.read_text()) if self.record.is_file() else None
+        """Return the record, or None where there is none that can be read."""
+        try:
+            return RunRecord.model_validate_json(self.record.read_text())
+        except (OSError, ValidationError):
+            return None
 
 
 def new_id(config: RunConfig) -> str:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from manyhands import facts
-from manyhands.beat import Split
+from manyhands.beat import TimeSplit
 from manyhands.checkpoint import weights_sha256
 from manyhands.comm import Comm
 from manyhands.comm.traced import TracedComm
@@ -40,7 +40,7 @@ def summarise(
     sent = torch.tensor([traced.bytes_sent, traced.messages], dtype=torch.int64)
     comm.all_reduce_(sent)
     milliseconds = np.array(journal.beat.step_s or [0.0]) * 1e3
-    train_s = sum(journal.epoch_s) if not stopped else journal.beat.split.train_s
+    train_s = journal.beat.split.train_s
     record = RunRecord(
         id=run.path.name,
         status="interrupted" if stopped else "complete",
@@ -90,7 +90,7 @@ def _store(run: RunDir, record: RunRecord, replica: Replica) -> None:
     write_atomically(run.record, record.model_dump_json(indent=2) + "\n")
 
 
-def _gather_ranks(comm: Comm, split: Split) -> list[RankRecord]:
+def _gather_ranks(comm: Comm, split: TimeSplit) -> list[RankRecord]:
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     own = torch.tensor([split.compute_s, split.comm_s, split.wait_s, float(rss)], dtype=torch.float64)
     rows = comm.all_gather(own).tolist()

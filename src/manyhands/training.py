@@ -12,11 +12,13 @@ from manyhands.comm import Comm
 from manyhands.comm.exact import ExactComm
 from manyhands.comm.traced import TracedComm
 from manyhands.config import RunConfig
+from manyhands.data import Dataset
 from manyhands.journal import Journal
 from manyhands.plan import Plan
 from manyhands.record import RunDir
 from manyhands.replica.base import sum_of_lanes
 from manyhands.summary import summarise
+from manyhands.tasks import Task
 from manyhands.tasks.setup import device_of, load_data, loss_of, make_replica
 from manyhands.watch import Watch
 
@@ -31,14 +33,18 @@ class Job:
     """Checkpoint to go on from."""
     keep_weights: bool = False
     """Whether to keep the weights after every step, for `verify`."""
+    task: Task | None = None
+    """The task itself, where the rank runs in the process that has it."""
+    data: Dataset | None = None
+    """The task's data, likewise."""
 
 
 def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     """Train as one rank of `comm`; return the run's record, the same on every rank."""
     config, started = job.config, time.perf_counter()
-    task = tasks.load(config.task)
+    task = job.task or tasks.load(config.task)
     device = device_of(config, comm.rank)
-    data = load_data(task, config).to(device)
+    data = (job.data or load_data(task, config)).to(device)
     read_s = time.perf_counter() - started
 
     replica = make_replica(task, config, data, device)

@@ -16,6 +16,7 @@ from manyhands.launch.base import Observer
 from manyhands.record import RunDir, RunRecord
 from manyhands.replica.traits import traits_of
 from manyhands.run import execute, ignore, preflight
+from manyhands.tasks import Task
 from manyhands.tasks.setup import device_of, load_data, make_replica
 
 TOLERANCE = 1e-3
@@ -58,14 +59,16 @@ def verify(config: RunConfig, *, steps: int = 20, observe: Observer = ignore) ->
     steps = config.steps or steps
     parallel_config = config.model_copy(update={"steps": steps, "checkpoint_every": 0})
     serial_config = parallel_config.model_copy(update={"engine": "serial", "workers": 1, "threads": 1})
-    preflight(parallel_config)
-    with TemporaryDirectory(prefix="manyhands-verify-") as folder:
-        serial, expected = _run(serial_config, Path(folder), observe)
-        parallel, found = _run(parallel_config, Path(folder), observe)
+    task = tasks.load(config.task)
+    preflight(parallel_config, task)
     start = _initial_weights(serial_config)
-    differences = [compare(start, a, b) for a, b in zip(expected, found, strict=True)]
+    with TemporaryDirectory(prefix="manyhands-verify-") as folder:
+        serial, expected = _run(serial_config, task, Path(folder), observe)
+        parallel, found = _run(parallel_config, task, Path(folder), observe)
+        differences = [compare(start, a, b) for a, b in zip(expected, found, strict=True)]
     limit = 0.0 if config.exact else TOLERANCE
-    apart = [i for i, d in enumerate(differences) if d.share > limit or (config.exact and d.ulps > 0)]
+    # Written so that a NaN is a difference.
+    apart = [i for i, d in enumerate(differences) if not d.share <= limit or (config.exact and d.ulps > 0)]
     first = apart[0] + 1 if apart else None
     return Verdict(
         equal=first is None,
@@ -133,11 +136,13 @@ def _uneven(config: RunConfig, samples: int, step: int) -> bool:
     return len(widths) > 1
 
 
-def _run(config: RunConfig, out: Path, observe: Observer) -> tuple[RunRecord, Floats]:
+def _run(config: RunConfig, task: Task, out: Path, observe: Observer) -> tuple[RunRecord, Floats]:
     opened: list[RunDir] = []
-    record = execute(config, out=out, observe=observe, keep_weights=True, started=opened.append)
-    flat = np.fromfile(opened[0].weights, dtype=config.dtype)
-    return record, flat.reshape(record.steps, -1)
+    record = execute(config, task=task, out=out, observe=observe, keep_weights=True, started=opened.append)
+    if record.status == "interrupted":
+        raise KeyboardInterrupt
+    weights: Floats = np.memmap(opened[0].weights, dtype=config.dtype, mode="r").reshape(record.steps, -1)
+    return record, weights
 
 
 def _initial_weights(config: RunConfig) -> Floats:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from manyhands import facts
 from manyhands.cli.options import JSON_OPTION, OUT_OPTION
-from manyhands.cli.show import people, results
+from manyhands.cli.show import people, print_json, results
 from manyhands.errors import ManyhandsError
 from manyhands.launch.supervisor import find_mpiexec
 
@@ -45,7 +45,7 @@ def doctor(json: JSON_OPTION = False, out: OUT_OPTION = Path("runs")) -> None:
     with people.status("looking around; MPI is really started"):
         findings = [_python(), _torch(), _cores(), _gpu(), _mpi4py(), _mpiexec(), _data(), _out(out), _ray()]
     if json:
-        results.print(json_module.dumps({"findings": [asdict(f) for f in findings]}), markup=False)
+        print_json(json_module.dumps({"findings": [asdict(f) for f in findings]}))
     else:
         results.print(_table(findings), soft_wrap=False)
         for f in findings:

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from manyhands.cli.options import JSON_OPTION, OUT_OPTION
-from manyhands.cli.show import name_of, results, table_of
+from manyhands.cli.show import name_of, print_json, results, table_of
 from manyhands.errors import UserError
 from manyhands.record import RunDir, RunRecord, find_run, list_runs
 
@@ -33,7 +33,7 @@ def show_list(out: OUT_OPTION = Path("runs"), json: JSON_OPTION = False) -> None
     runs = list_runs(out)
     if json:
         records = [r.model_dump_json() for run in runs if (r := run.read())]
-        results.print('{"runs": [' + ", ".join(records) + "]}", markup=False)
+        print_json('{"runs": [' + ", ".join(records) + "]}")
         return
     if not runs:
         results.print(f"no runs under '{out}' yet; try: manyhands train mlp", markup=False)
@@ -53,7 +53,7 @@ def show(run: RUN_ARGUMENT = "last", out: OUT_OPTION = Path("runs"), json: JSON_
     """Show one run's record. Example: manyhands runs show last --json"""
     record = _record(find_run(out, run))
     if json:
-        results.print(record.model_dump_json(), markup=False)
+        print_json(record.model_dump_json())
         return
     results.print(table_of([record], title=record.id), soft_wrap=False)
     for key, value in record.model_dump(exclude={"ranks", "config"}).items():

@@ -1,5 +1,6 @@
-"""What people see: the progress bar and tables, all on stderr."""
+"""What people see, on stderr: the progress bar and tables; and what goes to stdout."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import final
@@ -17,6 +18,11 @@ people = Console(stderr=True, highlight=False)
 
 results = Console(highlight=False, soft_wrap=True)
 """Where results go."""
+
+
+def print_json(text: str) -> None:
+    """Print one JSON object on stdout, as it is."""
+    sys.stdout.write(text + "\n")
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """`manyhands train`: train a task."""
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +15,7 @@ from manyhands.cli.options import (
     config_options,
     with_config_file,
 )
-from manyhands.cli.show import people, progress, results, table_of
+from manyhands.cli.show import people, print_json, progress, table_of
 from manyhands.config import read_toml
 from manyhands.errors import check
 from manyhands.record import RunRecord
@@ -42,7 +44,8 @@ def train(
     check(bool(task), "which task? for example: manyhands train mlp")
     settings = with_config_file(config, options)
     leads = launch.make(str(settings.get("engine", "mpi"))).leads
-    with progress(Path(task).name, visible=leads) as observe:
+    # What a user's model prints must not mix with the result.
+    with progress(Path(task).name, visible=leads) as observe, redirect_stdout(sys.stderr):
         record = train_task(task, resume=resume_from or resume, out=out, observe=observe, **settings)
     if leads:
         show(record, out, as_json=json)
@@ -61,4 +64,4 @@ def show(record: RunRecord, out: Path, *, as_json: bool) -> None:
         people.print(f"stopped at step {record.steps}; {hint}", soft_wrap=True, markup=False)
     people.print(f"kept in {out / record.id}", soft_wrap=True, markup=False)
     if as_json:
-        results.print(record.model_dump_json(), markup=False)
+        print_json(record.model_dump_json())

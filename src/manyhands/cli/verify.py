@@ -5,9 +5,12 @@ from typing import Any
 
 import typer
 
+from manyhands import tasks
 from manyhands.cli.options import CONFIG_OPTION, JSON_OPTION, TASK_ARGUMENT, config_options, with_config_file
-from manyhands.cli.show import people, progress, results, side_by_side
-from manyhands.run import resolve
+from manyhands.cli.show import people, print_json, progress, results, side_by_side
+from manyhands.errors import check
+from manyhands.launch.environment import outer_world
+from manyhands.request import resolve
 from manyhands.verify import Verdict
 from manyhands.verify import verify as verify_config
 
@@ -23,12 +26,13 @@ def verify(
     Example: manyhands verify mlp --engine mpi --workers 3
     """
     settings = {"engine": "mpi", "workers": 2, **with_config_file(config, options)}
-    resolved = resolve(task, settings)
+    check(outer_world() is None, "verify starts its own workers; run it without mpiexec or srun")
+    resolved = resolve(task, tasks.load(task), settings)
     with progress(f"verify {Path(task).name}") as observe:
         verdict = verify_config(resolved, observe=observe)
     people.print(side_by_side([verdict.serial, verdict.parallel]))
     if json:
-        results.print(verdict.model_dump_json(), markup=False)
+        print_json(verdict.model_dump_json())
     else:
         results.print(sentence(verdict), markup=False)
     if not verdict.equal:

@@ -52,8 +52,8 @@ class ThreadGroup:
 
     def take(self, to: int, tag: int, source: int) -> tuple[int, Tensor]:
         """Wait for a message and return it with its sender; messages of one sender keep their order."""
-        box = self._mail[to, tag]
         with self._mailed:
+            box = self._mail[to, tag]
             while True:
                 for i, (sender, t) in enumerate(box):
                     if source in (ANY, sender):

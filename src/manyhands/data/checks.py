@@ -36,6 +36,16 @@ def assemble(name: str, train: Part, test: Part, *, num_train: int | None, num_t
     )
 
 
+def check_labels(dataset: Dataset) -> None:
+    """Refuse an empty split and a label outside the classes."""
+    for what, split in (("training", dataset.train), ("test", dataset.test)):
+        check(len(split) > 0, f"the {what} split of {dataset.name} is empty")
+        row = _first((split.y < 0) | (split.y >= dataset.classes))
+        if row is not None:
+            label, last = split.y[row].item(), dataset.classes - 1
+            raise UserError(f"row {row} of the {what} labels of {dataset.name} is {label}, outside 0 to {last}")
+
+
 def check_finite(dataset: Dataset) -> None:
     """Read every input once and refuse a NaN or an infinity."""
     _check_finite(dataset.train.x, f"the training inputs of {dataset.name}")

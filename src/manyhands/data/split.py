@@ -6,6 +6,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from manyhands.errors import check
+
 
 @final
 @dataclass(frozen=True, eq=False, slots=True)
@@ -28,8 +30,8 @@ class Split:
     """How often the rows are repeated; sample i is row i % rows, and no copy is made."""
 
     def __post_init__(self) -> None:
-        assert len(self.x) == len(self.y), "each input has one label"
-        assert self.y.dtype == torch.int64, "labels are int64"
+        check(len(self.x) == len(self.y), f"a split has {len(self.x)} inputs but {len(self.y)} labels")
+        check(self.y.dtype == torch.int64, f"labels must be int64, got {self.y.dtype}")
         assert self.copies >= 1, "a split has at least one copy of its rows"
         assert self.zoom == 1 or self.x.ndim == 4, "only images are zoomed"
 

@@ -3,17 +3,13 @@
 import os
 from dataclasses import dataclass
 
-from manyhands.errors import check
+from manyhands.errors import UserError
 
 _VARIABLES = (
     ("PMI_RANK", "PMI_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMIX_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # set by srun; a batch script has SLURM_NTASKS only
 )
-
-STARTED_BY_US = "MANYHANDS_JOB"
-"""Set for the ranks that our own launcher starts."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +21,9 @@ class OuterWorld:
 
 
 def outer_world() -> OuterWorld | None:
-    """Return this process's place among the ranks that mpiexec or srun started, if it was."""
+    """Return this process's place among the ranks that mpiexec or srun started; None for a world of one."""
     for rank, size in _VARIABLES:
-        if rank in os.environ and size in os.environ:
+        if rank in os.environ and int(os.environ.get(size, "1")) > 1:
             return OuterWorld(int(os.environ[rank]), int(os.environ[size]))
     return None
 
@@ -37,7 +33,4 @@ def check_alone(engine: str) -> None:
     world = outer_world()
     if world is not None:
         hint = "add --engine mpi, or start it without mpiexec"
-        check(
-            world.size == 1,
-            f"started as {world.size} processes, but engine {engine} runs in one; {hint}",
-        )
+        raise UserError(f"started as {world.size} processes, but engine {engine} runs in one; {hint}")

@@ -1,6 +1,7 @@
 """Ranks as MPI processes: started by us through mpiexec, or by the user's own mpiexec or srun."""
 
 import sys
+import time
 from typing import Any
 
 import torch
@@ -13,8 +14,13 @@ from manyhands.launch.environment import outer_world
 from manyhands.launch.interrupt import stop_on_signal
 from manyhands.launch.local import LocalWatch
 from manyhands.launch.rank import check_world, run_process
-from manyhands.launch.supervisor import supervise
+from manyhands.launch.supervisor import find_mpiexec, supervise
 from manyhands.training import Job
+
+NO_FILE = (
+    "this engine starts new processes, which must import the task: "
+    "give it a name at the top level of a file, or pass 'FILE.py:VARIABLE'"
+)
 
 
 class ProcessLauncher(Launcher):
@@ -36,9 +42,11 @@ class ProcessLauncher(Launcher):
 
 
 def check_outer(config: RunConfig) -> None:
-    """Refuse a number of workers other than mpiexec started."""
+    """Refuse a number of workers other than mpiexec started, or a mpiexec that is not there."""
     outer = outer_world()
-    if outer is not None:
+    if outer is None:
+        find_mpiexec(config.mpiexec)
+    else:
         check(
             config.workers == outer.size,
             f"mpiexec started {outer.size} processes, but --workers is {config.workers}; leave --workers out",
@@ -64,6 +72,8 @@ def join_world(worker: Worker, job: Job, observe: Observer) -> list[dict[str, An
     def report(error: ManyhandsError) -> None:
         if isinstance(error, RankFailed) or comm.rank == 0:
             print(f"manyhands: {error}", file=sys.stderr)
+        else:
+            time.sleep(1)  # rank 0 has the same to say, and must not be ended before it has
 
     with stop_on_signal(say=comm.rank == 0) as stop:
         return run_process(worker, job, comm, lambda _: LocalWatch(stop, observe), report)

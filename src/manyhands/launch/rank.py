@@ -9,6 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from manyhands import facts
 from manyhands.comm import Comm
 from manyhands.comm.hybrid import HybridComm
 from manyhands.comm.mpi import MPIComm, world
@@ -20,6 +23,8 @@ from manyhands.launch.interrupt import die_with_parent
 from manyhands.launch.live import LiveFolder, LiveWatch, read_job, write_failure
 from manyhands.launch.local import run_threads
 from manyhands.training import Job
+
+MAX_CORES = 8192
 
 
 def check_world(comm: MPIComm, expected: int) -> None:
@@ -47,7 +52,10 @@ def run_process(
     comms: list[Comm] = [mpi]
     if job.config.engine == "hybrid":
         comms = [HybridComm(mpi, ThreadComm(group, t)) for t in range(threads)]
-    here = mpi.split_by_host().size
+    host = mpi.split_by_host()
+    cores = torch.zeros(MAX_CORES, dtype=torch.int32)
+    cores[list(facts.core_ids())] = 1
+    host.all_reduce_(cores)  # batch systems may bind each rank to cores of its own
 
     def end_all(error: ManyhandsError) -> None:
         report(error)
@@ -55,7 +63,7 @@ def run_process(
         sys.stderr.flush()
         mpi.abort(1)
 
-    with process_settings(job.config, here * threads):
+    with process_settings(job.config, host.size * threads, int((cores > 0).sum())):
         return run_threads(worker, job, comms, [watch_of(c.rank) for c in comms], end_all)
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any, final
 
+from manyhands import facts
 from manyhands.comm.self_ import SelfComm
 from manyhands.config import RunConfig
 from manyhands.errors import check
@@ -27,5 +28,5 @@ class SerialLauncher(Launcher):
 
     def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
         """Run the worker here."""
-        with process_settings(job.config, 1), stop_on_signal() as stop:
+        with process_settings(job.config, 1, facts.cores()), stop_on_signal() as stop:
             return run_threads(worker, job, [SelfComm()], [LocalWatch(stop, observe)], on_failure=lambda _: None)

@@ -11,11 +11,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any, final
 
 import psutil
 
+from manyhands import facts
 from manyhands.errors import ManyhandsError, RankFailed, UserError, check
 from manyhands.launch.base import Observer, Worker
 from manyhands.launch.cores import blas_threads
@@ -25,8 +27,12 @@ from manyhands.record import Pulse
 from manyhands.training import Job
 
 POLL_S = 0.05
-GRACE_S = 4.0
-"""How long ranks may take to end by themselves after they were asked to, or after one has failed."""
+FAILURE_GRACE_S = 3.0
+"""How long the others may take to end after a rank has failed."""
+STOP_GRACE_S = 120.0
+"""How long ranks may take to finish their step and write a checkpoint after Ctrl-C; a second one ends them at once."""
+OUTPUT_LINES = 400
+"""How much of what ranks print is kept to explain a failure."""
 
 _NOISE = re.compile(r"^(=|YOUR APPLICATION|This typically refers|Please see|application called MPI_Abort|Abort\()")
 _DEATH = re.compile(r"PID (\d+) RUNNING AT (\S+)")
@@ -49,20 +55,19 @@ def supervise(worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any
     """Run the worker in fresh MPI processes; return every rank's result, or raise what went wrong."""
     folder = LiveFolder(job.run)
     folder.open()
-    folder.write_job(job, f"{worker.__module__}:{worker.__qualname__}")
-    with stop_on_signal() as stop:
-        ranks = _Ranks(job, folder)
-        try:
-            status = ranks.wait(observe, stop)
-        finally:
-            ranks.kill()
-    if status != 0:
-        failure = ranks.failure(status)
+    try:
+        folder.write_job(job, f"{worker.__module__}:{worker.__qualname__}")
+        with stop_on_signal() as stop:
+            ranks = _Ranks(job, folder)
+            try:
+                status = ranks.wait(observe, stop)
+            finally:
+                ranks.kill()
+        if status != 0:
+            raise ranks.failure(status)
+        return [json.loads(folder.result(rank).read_text()) for rank in range(job.config.size)]
+    finally:
         folder.close()
-        raise failure
-    results = [json.loads(folder.result(rank).read_text()) for rank in range(job.config.size)]
-    folder.close()
-    return results
 
 
 @final
@@ -76,7 +81,7 @@ class _Ranks:
             *("-n", str(job.config.workers)),
             *(sys.executable, "-m", "manyhands.launch.rank", str(folder.job.resolve())),
         ]
-        threads = blas_threads(job.config, job.config.size)
+        threads = blas_threads(job.config, job.config.size, facts.cores())
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": str(threads),
@@ -93,26 +98,28 @@ class _Ranks:
             start_new_session=True,
             preexec_fn=_die_with_parent,
         )
-        self._output: list[str] = []
+        self._output: deque[str] = deque(maxlen=OUTPUT_LINES)
         self._reader = threading.Thread(target=self._forward, daemon=True)
         self._reader.start()
         self._pulses_read = 0
 
     def wait(self, observe: Observer, stop: threading.Event) -> int:
         """Follow the run to its end; return mpiexec's exit status."""
-        deadline = None
+        stop_by = fail_by = float("inf")
         while (status := self._process.poll()) is None:
             time.sleep(POLL_S)
-            for pulse in self._new_pulses():
-                observe(pulse)
-            if stop.is_set():
+            self._show_new_pulses(observe)
+            now = time.monotonic()
+            if stop.is_set() and stop_by == float("inf"):
                 self._folder.stop.touch()
-            if deadline is None and (stop.is_set() or self._someone_failed()):
-                deadline = time.monotonic() + GRACE_S
-            if deadline is not None and time.monotonic() > deadline:
-                if stop.is_set():
-                    raise KeyboardInterrupt
+                stop_by = now + STOP_GRACE_S
+            if fail_by == float("inf") and self._someone_failed():
+                fail_by = now + FAILURE_GRACE_S
+            if now > fail_by:
                 return 1
+            if now > stop_by:
+                raise KeyboardInterrupt
+        self._show_new_pulses(observe)
         self._reader.join(timeout=1)
         return status
 
@@ -121,7 +128,7 @@ class _Ranks:
         pids = [s[0] for r in range(self._config.size) if (s := read_status(self._folder, r))]
         _kill_group(self._process.pid)
         for pid in pids:
-            _kill_rank(pid)
+            _kill_rank(pid, str(self._folder.job.resolve()))
         self._process.wait()
 
     def failure(self, status: int) -> ManyhandsError:
@@ -142,12 +149,16 @@ class _Ranks:
     def _someone_failed(self) -> bool:
         return any(self._folder.path.glob("failure-*.json"))
 
-    def _new_pulses(self) -> list[Pulse]:
+    def _show_new_pulses(self, observe: Observer) -> None:
         if not self._folder.pulses.is_file():
-            return []
-        lines = self._folder.pulses.read_text().split("\n")[:-1]
-        new, self._pulses_read = lines[self._pulses_read :], len(lines)
-        return [Pulse.model_validate_json(line) for line in new]
+            return
+        with open(self._folder.pulses, "rb") as f:
+            f.seek(self._pulses_read)
+            whole = f.read().rpartition(b"\n")[0]
+        if whole:
+            self._pulses_read += len(whole) + 1
+            for line in whole.split(b"\n"):
+                observe(Pulse.model_validate_json(line))
 
     def _forward(self) -> None:
         """Show what ranks print, on stderr; mpiexec's own lament is kept for `failure`."""
@@ -160,13 +171,11 @@ class _Ranks:
 
 
 def _cause(text: str) -> str:
-    found = re.search(r"EXIT CODE: (\d+)", text)
-    code = int(found[1]) if found else 0
-    number = code - 128 if code > 128 else code
-    try:
-        return f"killed by signal {number} ({signal.Signals(number).name})"
-    except ValueError:
-        return f"ended with exit code {code}"
+    killed = re.search(r"\(signal (\d+)\)", text)
+    if killed:
+        return f"killed by signal {killed[1]} ({signal.Signals(int(killed[1])).name})"
+    ended = re.search(r"EXIT CODE: (\d+)", text)
+    return f"ended by itself with exit code {ended[1]}" if ended else "ended by itself"
 
 
 def _die_with_parent() -> None:
@@ -179,11 +188,11 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _kill_rank(pid: int) -> None:
+def _kill_rank(pid: int, job: str) -> None:
     """End a rank that outlived mpiexec; its command line guards against a number used again."""
     try:
         process = psutil.Process(pid)
-        if "manyhands.launch.rank" in process.cmdline():
+        if job in process.cmdline():
             process.kill()
     except psutil.Error:
         pass

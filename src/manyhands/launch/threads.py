@@ -2,6 +2,7 @@
 
 from typing import Any, final
 
+from manyhands import facts
 from manyhands.comm.threads import ThreadComm, ThreadGroup
 from manyhands.config import RunConfig
 from manyhands.errors import check
@@ -30,6 +31,6 @@ class ThreadsLauncher(Launcher):
         size = job.config.workers
         group = ThreadGroup(size)
         comms = [ThreadComm(group, rank) for rank in range(size)]
-        with process_settings(job.config, size), stop_on_signal() as stop:
+        with process_settings(job.config, size, facts.cores()), stop_on_signal() as stop:
             watches = [LocalWatch(stop, observe) for _ in comms]
             return run_threads(worker, job, comms, watches, on_failure=lambda _: group.abort())

@@ -59,7 +59,8 @@ def stepper(optimizer: Optimizer) -> Callable[[], object]:
     if type(optimizer) is not SGD or any(group[name] for name in plain):
         return optimizer.step
     (weights,) = group["params"]
-    return torch.no_grad()(lambda: weights.add_(weights.grad, alpha=-group["lr"]))
+    # The group is looked up anew, since loading a state replaces it.
+    return torch.no_grad()(lambda: weights.add_(weights.grad, alpha=-optimizer.param_groups[0]["lr"]))
 
 
 Piece = tuple[Batch, float]

@@ -19,11 +19,6 @@ class Layout:
     counters: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Whole-number buffers (`num_batches_tracked`): kept as copies, since their type is not the weights'."""
 
-    def weight_view(self, name: str) -> Tensor:
-        """Return the flat span of this weight in `params`."""
-        start, stop = self.spans[name]
-        return self.params[start:stop]
-
 
 def lay_out(module: nn.Module, moving: tuple[str, ...]) -> Layout:
     """Move every weight, and every moving buffer behind them, into flat storage."""

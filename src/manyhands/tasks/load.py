@@ -4,14 +4,17 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
+from contextvars import ContextVar
 from pathlib import Path
 
 from manyhands.errors import UserError, check, unknown
 from manyhands.tasks.base import Task
 
+_importing: ContextVar[bool] = ContextVar("importing", default=False)
+
 
 class TaskFileFailed(UserError):
-    """A user's file raised while it was imported; the cause's traceback is theirs."""
+    """A user's file raised while it was imported or tried out; the cause's traceback is theirs."""
 
 
 def names() -> list[str]:
@@ -32,8 +35,21 @@ def load(text: str) -> Task:
     return task
 
 
-def spec_of(task: Task) -> str:
-    """Return the text from which another process can load this task."""
+def check_not_importing() -> None:
+    """Refuse to train while a task's file is being imported: each rank would train, and import, without end."""
+    check(
+        not _importing.get(),
+        "this file trains while it is imported; put the call under: if __name__ == '__main__'",
+    )
+
+
+def name_of(task: Task) -> str:
+    """Return the text from which another process can load this task, or just its name where none could."""
+    return spec_of(task) or task.name or "task"
+
+
+def spec_of(task: Task) -> str | None:
+    """Find the task among the variables of the modules; a built-in one has a name, another a file."""
     for module in list(sys.modules.values()):
         for variable, value in list(vars(module).items()) if hasattr(module, "__dict__") else []:
             if value is task:
@@ -41,10 +57,7 @@ def spec_of(task: Task) -> str:
                     return module.__name__.rpartition(".")[2].replace("_", "-")
                 if getattr(module, "__file__", None):
                     return f"{Path(str(module.__file__)).resolve()}:{variable}"
-    raise UserError(
-        "this engine starts new processes, which must import the task: "
-        "give it a name at the top level of a file, or pass 'FILE.py:VARIABLE'"
-    )
+    return None
 
 
 def _from_file(path: Path, variable: str) -> Task:
@@ -55,13 +68,16 @@ def _from_file(path: Path, variable: str) -> Task:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.path.insert(0, str(path.resolve().parent))  # the file may import its neighbours
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)  # the file may import its neighbours
+    token = _importing.set(True)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         raise TaskFileFailed(f"the task file '{path}' does not import: {error}") from error
     finally:
-        sys.path.pop(0)
+        _importing.reset(token)
+        sys.path.remove(folder)
     if not hasattr(module, variable):
         found = [n for n, value in vars(module).items() if isinstance(value, Task)]
         unknown(f"variable of {path} named", variable, found or ["(the file has no Task)"])

@@ -6,12 +6,13 @@ import torch
 
 from manyhands.config import RunConfig
 from manyhands.data import Dataset, load
-from manyhands.data.checks import check_finite
-from manyhands.errors import check
+from manyhands.data.checks import check_finite, check_labels
+from manyhands.errors import UserError, check
 from manyhands.replica import Replica, build
 from manyhands.replica.base import Loss
 from manyhands.replica.build import LOSSES
 from manyhands.tasks.base import Task
+from manyhands.tasks.load import TaskFileFailed
 
 # The initial weights are drawn from torch's process-wide generator, which threads share.
 _SEEDING = threading.Lock()
@@ -32,9 +33,15 @@ def load_data(task: Task, config: RunConfig, *, scan: bool = False) -> Dataset:
         return load(source, image_size=config.image_size or None, replicate=config.replicate, scan=scan)
     check(config.image_size == 0, "image-size works with the built-in data sources only")
     check(config.replicate == 1, "replicate works with the built-in data sources only")
-    data = source()
+    try:
+        data = source()
+    except UserError:
+        raise
+    except Exception as error:
+        raise TaskFileFailed(f"the data function of '{config.task}' failed: {error!r}") from error
     check(isinstance(data, Dataset), f"the task's data function returned a {type(data).__name__}, not a Dataset")
     if scan:
+        check_labels(data)
         check_finite(data)
     return data
 

@@ -1,0 +1,100 @@
+"""From what the user asked for to a `RunConfig`: the task's defaults, mpiexec's processes, a run to go on with."""
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from manyhands.config import RunConfig, make_config, read_toml
+from manyhands.errors import UserError, check, unknown
+from manyhands.launch.environment import outer_world
+from manyhands.record import RunDir, list_runs
+from manyhands.tasks import Task
+
+LR_SCALING = ("none", "linear", "sqrt")
+MAY_CHANGE = {
+    "engine", "workers", "threads", "blas_threads", "epochs", "steps", "device", "checkpoint_every",
+    "keep", "eval_every", "mpiexec",
+}  # fmt: skip
+"""What a resumed run may change: the rest decides the mathematics."""
+
+
+def resolve(name: str, task: Task, options: dict[str, Any]) -> RunConfig:
+    """Fill in what the user left open."""
+    given = _given(options)
+    given.setdefault("engine", "serial" if given.get("workers", 1) == 1 else "mpi")
+    values = {
+        "batch_size": task.batch_size,
+        "lr": task.lr,
+        "epochs": task.epochs,
+        "micro_batch": task.micro_batch,
+        "eval_every": task.eval_every,
+        "replicate": task.replicate if "data" not in given else 1,
+        "data": task.data if isinstance(task.data, str) else "",
+        "task": absolute(name),
+    }
+    return _with_extras({**values, **given}, task, own_batch="batch_size" in given)
+
+
+def resume_config(run: RunDir, name: str, task: Task, options: dict[str, Any]) -> RunConfig:
+    """Take the settings of the run to go on with; what decides its mathematics cannot be changed."""
+    stored, given = make_config(read_toml(run.toml)), _given(options)
+    check(absolute(name) == stored.task, f"run '{run.path.name}' trains '{stored.task}', not '{name}'")
+    if "epochs" in given and "steps" not in given:
+        given["steps"] = 0
+    scaled = {"lr": task.lr} if "lr_scaling" in given and "lr" not in given else {}
+    wanted = _with_extras({**stored.model_dump(), **scaled, **given}, task, own_batch="batch_size" in given)
+    for key in RunConfig.model_fields:
+        old, new = getattr(stored, key), getattr(wanted, key)
+        if key not in MAY_CHANGE and old != new:
+            name = key.replace("_", "-")
+            raise UserError(f"run '{run.path.name}' has {name} {old}; a resumed run cannot change it to {new}")
+    return wanted
+
+
+def newest_to_resume(out: Path, name: str) -> RunDir:
+    """Return the newest run of this task that has a checkpoint."""
+    runs = [r for r in list_runs(out) if any(r.checkpoints.glob("step-*"))]
+    check(
+        bool(runs),
+        f"there is no checkpoint under '{out}' to resume from; train with --checkpoint-every first",
+    )
+    same = [r for r in runs if read_toml(r.toml).get("task") == absolute(name)]
+    return same[-1] if same else runs[-1]
+
+
+def absolute(name: str) -> str:
+    """Make the path of a task's file absolute, since ranks may start elsewhere."""
+    path, colon, variable = name.rpartition(":") if ".py:" in name else (name, "", "")
+    return f"{os.path.abspath(path)}{colon}{variable}" if path.endswith(".py") else name
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """Return what was really given; inside mpiexec, its processes are the workers."""
+    given = {key: value for key, value in options.items() if value is not None}
+    outer = outer_world()
+    return {"engine": "mpi", "workers": outer.size, **given} if outer else given
+
+
+def _with_extras(values: dict[str, Any], task: Task, *, own_batch: bool) -> RunConfig:
+    """Resolve the requests that are no settings of their own: a batch per worker, and a scaled learning rate."""
+    per_worker, scaling = values.pop("batch_per_worker", None), values.pop("lr_scaling", "none")
+    if per_worker is not None:
+        check(not own_batch, "give --batch-size or --batch-per-worker, not both")
+        check(per_worker >= 1, f"batch-per-worker must be at least 1, got {per_worker}")
+        values["batch_size"] = per_worker * make_config({**values, "exact": False}).size
+    config = make_config(values)
+    return config.model_copy(update={"lr": config.lr * _lr_factor(scaling, config, task)})
+
+
+def _lr_factor(scaling: str, config: RunConfig, task: Task) -> float:
+    if scaling not in LR_SCALING:
+        unknown("lr-scaling", scaling, LR_SCALING)
+    if scaling == "none":
+        return 1.0
+    check(
+        isinstance(config.batch_size, int) and isinstance(task.batch_size, int),
+        f"lr-scaling {scaling} needs a batch size that is a number, not 'full'",
+    )
+    ratio = int(config.batch_size) / int(task.batch_size)
+    return ratio if scaling == "linear" else math.sqrt(ratio)
