@@ -9,7 +9,9 @@ from manyhands.config import RunConfig, make_config, read_toml
 from manyhands.errors import UserError, check, unknown
 from manyhands.launch.environment import outer_world
 from manyhands.record import RunDir, list_runs
-from manyhands.tasks import Task
+from manyhands.tasks import Task, load
+from manyhands.tasks.base import GPU_ROWS
+from manyhands.tasks.setup import is_cpu
 
 LR_SCALING = ("none", "linear", "sqrt")
 MAY_CHANGE = {
@@ -19,15 +21,16 @@ MAY_CHANGE = {
 """What a resumed run may change: the rest decides the mathematics."""
 
 
-def resolve(name: str, task: Task, options: dict[str, Any]) -> RunConfig:
-    """Fill in what the user left open."""
+def resolve(name: str, options: dict[str, Any], task: Task | None = None) -> RunConfig:
+    """Fill in what the user left open; a task that has no file must be handed over beside its name."""
+    task = task or load(name)
     given = _given(options)
     given.setdefault("engine", "serial" if given.get("workers", 1) == 1 else "mpi")
     values = {
         "batch_size": task.batch_size,
         "lr": task.lr,
         "epochs": task.epochs,
-        "micro_batch": task.micro_batch,
+        "micro_batch": task.micro_batch * (1 if is_cpu(given.get("device", "cpu")) else GPU_ROWS),
         "eval_every": task.eval_every,
         "replicate": task.replicate if "data" not in given else 1,
         "data": task.data if isinstance(task.data, str) else "",
@@ -36,8 +39,9 @@ def resolve(name: str, task: Task, options: dict[str, Any]) -> RunConfig:
     return _with_extras({**values, **given}, task, own_batch="batch_size" in given)
 
 
-def resume_config(run: RunDir, name: str, task: Task, options: dict[str, Any]) -> RunConfig:
+def resume_config(run: RunDir, name: str, options: dict[str, Any], task: Task | None = None) -> RunConfig:
     """Take the settings of the run to go on with; what decides its mathematics cannot be changed."""
+    task = task or load(name)
     stored, given = make_config(read_toml(run.toml)), _given(options)
     check(absolute(name) == stored.task, f"run '{run.path.name}' trains '{stored.task}', not '{name}'")
     if "epochs" in given and "steps" not in given:

@@ -44,23 +44,23 @@ def train(
     own = tasks.load(task) if isinstance(task, str) else task
     name = task if isinstance(task, str) else name_of(task)
     if not resume:
-        return execute(resolve(name, own, options), task=own, out=Path(out), observe=observe)
+        return execute(resolve(name, options, own), task=own, out=Path(out), observe=observe)
     run = find_run(Path(out), resume) if isinstance(resume, str) else newest_to_resume(Path(out), name)
-    return execute(resume_config(run, name, own, options), task=own, out=Path(out), observe=observe, resume=run)
+    return execute(resume_config(run, name, options, own), task=own, out=Path(out), observe=observe, resume=run)
 
 
 def execute(
     config: RunConfig,
     *,
-    task: Task,
     out: Path,
+    task: Task | None = None,
     observe: Observer = ignore,
     resume: RunDir | None = None,
     keep_weights: bool = False,
     started: Callable[[RunDir], None] = lambda run: None,
 ) -> RunRecord:
     """Check and run a config; the record is also in the run's folder."""
-    launcher = launch.make(config.engine)
+    launcher, task = launch.make(config.engine), task or tasks.load(config.task)
     data, replica = preflight(config, task)
     run = resume or RunDir(out / launcher.agree(new_id(config)))
     checkpoint = ""
@@ -74,9 +74,9 @@ def execute(
     return RunRecord.model_validate(results[0])
 
 
-def preflight(config: RunConfig, task: Task) -> tuple[Dataset, Replica]:
+def preflight(config: RunConfig, task: Task | None = None) -> tuple[Dataset, Replica]:
     """Find every bad request before any worker starts; return the data, and a replica that has tried a step."""
-    launcher = launch.make(config.engine)
+    launcher, task = launch.make(config.engine), task or tasks.load(config.task)
     launcher.check(config)
     strategy = sync.make(config.sync)
     check_features(strategy, launcher.features, config.engine)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyhands.beat import Beat, Split
+from manyhands.beat import Beat, TimeSplit
 from manyhands.comm import Comm
 from manyhands.comm.exact import subtrees
 from manyhands.comm.traced import TracedComm
@@ -137,5 +137,5 @@ def test_ranks_agree_on_when_the_next_beat_is_due(ranks) -> None:  # type: ignor
 
 
 def test_computing_is_what_is_left_and_never_less_than_nothing() -> None:
-    assert Split(train_s=5.0, comm_s=1.0, wait_s=1.5).compute_s == 2.5
-    assert Split(train_s=1.0, comm_s=1.0, wait_s=1.5).compute_s == 0.0
+    assert TimeSplit(train_s=5.0, comm_s=1.0, wait_s=1.5).compute_s == 2.5
+    assert TimeSplit(train_s=1.0, comm_s=1.0, wait_s=1.5).compute_s == 0.0

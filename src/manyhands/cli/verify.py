@@ -5,7 +5,6 @@ from typing import Any
 
 import typer
 
-from manyhands import tasks
 from manyhands.cli.options import CONFIG_OPTION, JSON_OPTION, TASK_ARGUMENT, config_options, with_config_file
 from manyhands.cli.show import people, print_json, progress, results, side_by_side
 from manyhands.errors import check
@@ -27,7 +26,7 @@ def verify(
     """
     settings = {"engine": "mpi", "workers": 2, **with_config_file(config, options)}
     check(outer_world() is None, "verify starts its own workers; run it without mpiexec or srun")
-    resolved = resolve(task, tasks.load(task), settings)
+    resolved = resolve(task, settings)
     with progress(f"verify {Path(task).name}") as observe:
         verdict = verify_config(resolved, observe=observe)
     people.print(side_by_side([verdict.serial, verdict.parallel]))

@@ -28,12 +28,32 @@ def process_settings(config: RunConfig, ranks_here: int, cores_here: int) -> Ite
     torch.set_num_threads(threads)
     sys.setswitchinterval(SWITCH_S)
     try:
-        # By default cuDNN rounds float32 to 10 bits (TF32): far from the round-off that equality promises.
-        with (
-            threadpool_limits(threads),
-            torch.backends.cudnn.flags(enabled=True, allow_tf32=False, deterministic=config.exact),
-        ):
+        with threadpool_limits(threads), _full_float32(deterministic=config.exact):
             yield
     finally:
         sys.setswitchinterval(patience)
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _full_float32(*, deterministic: bool) -> Iterator[None]:
+    """Keep cuDNN from rounding float32 to 10 bits (TF32), far from the round-off that equality promises."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.deterministic
+    # Since torch 2.9 the precision is named per operation, and the older switch must not be mixed with it.
+    kinds = [kind for kind in (getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None)) if kind is not None]
+    names = [kind.fp32_precision for kind in kinds]
+    allowed = cudnn.allow_tf32 if not kinds else None
+    try:
+        cudnn.deterministic = deterministic
+        for kind in kinds:
+            kind.fp32_precision = "ieee"
+        if not kinds:
+            cudnn.allow_tf32 = False
+        yield
+    finally:
+        cudnn.deterministic = before
+        for kind, name in zip(kinds, names, strict=True):
+            kind.fp32_precision = name
+        if allowed is not None:
+            cudnn.allow_tf32 = allowed

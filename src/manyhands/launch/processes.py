@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from manyhands import tasks
 from manyhands.comm.mpi import world
 from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, RankFailed, check
@@ -42,7 +43,8 @@ class ProcessLauncher(Launcher):
 
 
 def check_outer(config: RunConfig) -> None:
-    """Refuse a number of workers other than mpiexec started, or a mpiexec that is not there."""
+    """Refuse what other processes could not do: import the task, or be as many as mpiexec did not start."""
+    check(config.task in tasks.names() or ".py" in config.task, NO_FILE)
     outer = outer_world()
     if outer is None:
         find_mpiexec(config.mpiexec)

@@ -12,6 +12,9 @@ from manyhands.data import Dataset
 from manyhands.errors import check, unknown
 from manyhands.replica.build import LOSSES
 
+GPU_ROWS = 16
+"""How many times the rows of a CPU's `micro_batch` a GPU takes at once."""
+
 FULL: Literal["full"] = "full"
 
 OPTIMIZERS: dict[str, Callable[[list[Tensor], float], Optimizer]] = {
@@ -41,7 +44,7 @@ class Task:
     epochs: int = 1
     """Passes over the training data."""
     micro_batch: int = 0
-    """Rows computed at once, to bound memory; 0 for the whole share of a worker."""
+    """Rows computed at once on a CPU, to stay in cache and bound memory (a GPU takes 16 times as many); 0 for all."""
     eval_every: int = 1
     """Epochs between two evaluations on the test data."""
     replicate: int = 1

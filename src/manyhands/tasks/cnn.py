@@ -19,4 +19,4 @@ def model(data: Dataset) -> nn.Module:
     )  # fmt: skip
 
 
-task = Task(name="cnn", model=model, optimizer="adam", lr=0.001, batch_size=128, epochs=5)
+task = Task(name="cnn", model=model, optimizer="adam", lr=0.001, batch_size=128, epochs=5, micro_batch=64)

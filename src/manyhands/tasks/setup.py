@@ -18,9 +18,14 @@ from manyhands.tasks.load import TaskFileFailed
 _SEEDING = threading.Lock()
 
 
+def is_cpu(device: str) -> bool:
+    """Tell whether this choice of device means the CPU here."""
+    return device == "cpu" or (device == "auto" and not torch.cuda.is_available())
+
+
 def device_of(config: RunConfig, rank: int) -> torch.device:
     """Return the rank's device; ranks on one host take its GPUs in turn."""
-    if config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available()):
+    if is_cpu(config.device):
         return torch.device("cpu")
     check(torch.cuda.is_available(), "--device cuda, but torch sees no GPU here; use --device cpu or auto")
     return torch.device("cuda", rank % torch.cuda.device_count())
