@@ -24,7 +24,7 @@ LAYERS = (
     {"sync", "data", "tasks"},
     {"checkpoint", "plan", "beat", "evaluate", "journal", "summary", "training"},
     {"launch"},
-    {"run", "verify", "crossval", "model", "lab", "report"},
+    {"request", "run", "verify", "crossval", "model", "lab", "report"},
     {"cli"},
     {"__init__", "__main__"},
 )

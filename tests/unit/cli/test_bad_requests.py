@@ -143,6 +143,20 @@ def test_a_checkpoint_of_another_model(
     assert "is of another model: task 'mlp' with 235,146 values" in capfd.readouterr().err
 
 
+def test_resume_with_the_very_same_options_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    line = "train mlp --data mnist:train=100,test=20 --batch-size 20 --lr-scaling linear --checkpoint-every 2 --json"
+    assert run(f"{line} --steps 4", monkeypatch) == 0
+    assert run(f"{line} --steps 7 --resume", monkeypatch) == 0
+    assert '"resumed_from":4' in capfd.readouterr().out
+    (resumed,) = Path("runs").iterdir()
+    before = (resumed / "record.json").read_text()
+    assert run(f"{line} --steps 6 --resume", monkeypatch) == 2
+    assert "is at step 6 of 6 already; raise --epochs or --steps" in capfd.readouterr().err
+    assert (resumed / "record.json").read_text() == before, "nothing is lost"
+
+
 def test_a_resumed_run_cannot_change_the_mathematics(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

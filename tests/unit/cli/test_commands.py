@@ -100,6 +100,48 @@ def test_verify_names_the_cause(manyhands, task: str, cause: str) -> None:  # ty
     assert f"likely cause: {cause}" in stdout
 
 
+TALKATIVE = """
+from torch import nn
+from manyhands import Dataset, Split, Task
+import torch
+print("hello from the task's file :smile:")
+def bad():
+    x, y = torch.rand(20, 4), torch.arange(20) % 3
+    return Dataset("mine", Split(x, y), Split(x, y), classes=2)
+def one_row():
+    x, y = torch.rand(9, 4), torch.arange(9) % 3
+    return Dataset("mine", Split(x, y), Split(x, y), classes=3)
+talks = Task(model=lambda d: nn.Sequential(nn.Flatten(), nn.Linear(784, 10)))
+labels = Task(model=lambda d: nn.Linear(4, 2), data=bad)
+narrow = Task(model=lambda d: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)), data=one_row)
+wrong = Task(model=lambda d: nn.Sequential(nn.Linear(5, 3)), data=one_row)
+"""
+
+
+def test_what_a_task_prints_does_not_mix_with_the_result(manyhands) -> None:  # type: ignore[no-untyped-def]
+    Path("talkative.py").write_text(TALKATIVE)
+    status, stdout, stderr = manyhands(f"train talkative.py:talks {SMALL} --json")
+    assert status == 0
+    assert json.loads(stdout)["status"] == "complete"
+    assert "hello from the task's file :smile:" in stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("talkative.py:labels", "row 2 of the training labels of mine is 2, outside 0 to 1"),
+        ("talkative.py:narrow --batch-size 4", "1 (BatchNorm1d) cannot normalise a single row"),
+        ("talkative.py:wrong", "does not take samples of shape (4,)"),
+    ],
+)
+def test_a_task_that_cannot_work_is_refused_before_it_starts(manyhands, line: str, says: str) -> None:  # type: ignore[no-untyped-def]
+    Path("talkative.py").write_text(TALKATIVE)
+    status, _, stderr = manyhands(f"train {line}")
+    assert status == 2
+    assert says in stderr
+    assert not Path("runs").exists()
+
+
 def test_runs_are_listed_shown_compared_and_deleted(manyhands) -> None:  # type: ignore[no-untyped-def]
     assert "no runs under 'runs' yet" in manyhands("runs")[1]
     first, second = (json.loads(manyhands(f"train mlp {SMALL} --json")[1])["id"] for _ in range(2))

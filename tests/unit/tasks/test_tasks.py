@@ -93,9 +93,20 @@ def test_a_users_task_can_be_trained_as_an_object(own: Path, train) -> None:  # 
     assert record.config.lr == 0.125
 
 
-def test_a_task_without_a_name_cannot_be_sent_to_other_processes() -> None:
+def test_a_task_without_a_file_trains_here_but_not_in_other_processes(train) -> None:  # type: ignore[no-untyped-def]
+    task = Task(model=lambda data: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10)), name="mine")
+    assert spec_of(task) is None
+    small = {"data": "mnist:train=50,test=20", "epochs": 1}
+    assert train(task, engine="threads", workers=2, **small).task == "mine"
     with pytest.raises(UserError, match="must import the task"):
-        spec_of(Task(model=lambda data: torch.nn.Linear(1, 1)))
+        train(task, engine="mpi", workers=2, **small)
+
+
+def test_a_file_that_trains_while_it_is_imported_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "unguarded.py"
+    file.write_text("import manyhands\ntask = manyhands.Task(model=print)\nmanyhands.train(task)\n")
+    with pytest.raises(UserError, match="if __name__ == '__main__'"):
+        load(f"{file}:task")
 
 
 @pytest.mark.parametrize(
