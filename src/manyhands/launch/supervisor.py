@@ -143,6 +143,10 @@ class _Ranks:
             if died and status_of_rank and status_of_rank[0] == int(died[1]):
                 _, step, host = status_of_rank
                 return RankFailed(rank=rank, host=host, step=step, cause=_cause(text))
+        silent = [r for r in range(self._config.size) if not self._folder.result(r).is_file()]
+        if silent and (status_of_rank := read_status(self._folder, silent[0])):
+            _, step, host = status_of_rank
+            return RankFailed(rank=silent[0], host=host, step=step, cause=f"ended by itself with exit code {status}")
         tail = text.strip()[-2000:]
         return ManyhandsError(f"mpiexec ended with status {status}" + (f":\n{tail}" if tail else ""))
 
@@ -179,8 +183,8 @@ def _cause(text: str) -> str:
 
 
 def _die_with_parent() -> None:
-    """Have the kernel end mpiexec should this process be killed."""
-    die_with_parent(signal.SIGTERM)
+    """Have the kernel end mpiexec should this process be killed; SIGTERM would let it wait for ranks that hang."""
+    die_with_parent(signal.SIGKILL)
 
 
 def _kill_group(pid: int) -> None:
