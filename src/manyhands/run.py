@@ -1,9 +1,10 @@
 """From a request to a record: check everything, launch, bring back the record."""
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from manyhands import launch, sync, tasks
 from manyhands.checkpoint import check_fits, newest_sound, read_cursor
@@ -61,7 +62,7 @@ def execute(
 ) -> RunRecord:
     """Check and run a config; the record is also in the run's folder."""
     launcher, task = launch.make(config.engine), task or tasks.load(config.task)
-    data, replica = preflight(config, task)
+    data, replica, read_s = preflight(config, task)
     run = resume or RunDir(out / launcher.agree(new_id(config)))
     checkpoint = ""
     if resume:
@@ -69,12 +70,20 @@ def execute(
     if launcher.leads:
         open_run(run, config)
     started(run)
-    job = Job(config, run, resume=checkpoint, keep_weights=keep_weights, task=task, data=data)
+    job = Job(config, run, resume=checkpoint, keep_weights=keep_weights, task=task, data=data, read_s=read_s)
     results = launcher.launch(train_rank, job, observe)
     return RunRecord.model_validate(results[0])
 
 
-def preflight(config: RunConfig, task: Task | None = None) -> tuple[Dataset, Replica]:
+class Ready(NamedTuple):
+    """What the checks have made already."""
+
+    data: Dataset
+    replica: Replica
+    read_s: float
+
+
+def preflight(config: RunConfig, task: Task | None = None) -> Ready:
     """Find every bad request before any worker starts; return the data, and a replica that has tried a step."""
     launcher, task = launch.make(config.engine), task or tasks.load(config.task)
     launcher.check(config)
@@ -82,7 +91,9 @@ def preflight(config: RunConfig, task: Task | None = None) -> tuple[Dataset, Rep
     check_features(strategy, launcher.features, config.engine)
     check(strategy.exact or not config.exact, f"--exact needs an exact sync, and '{config.sync}' is not one")
     device = device_of(config, 0)
+    started = time.perf_counter()
     data = load_data(task, config, scan=launcher.leads)
+    read_s = time.perf_counter() - started
     samples = len(data.train)
     check(
         config.size <= samples,
@@ -100,7 +111,7 @@ def preflight(config: RunConfig, task: Task | None = None) -> tuple[Dataset, Rep
         sentence = f"the model of '{config.task}' does not take samples of shape {data.shape}: {_first_line(error)}"
         own_file = ".py" in config.task
         raise (TaskFileFailed if own_file else UserError)(sentence) from error
-    return data, replica
+    return Ready(data, replica, read_s)
 
 
 def _check_slices(config: RunConfig, replica: Replica, data: Dataset) -> None:

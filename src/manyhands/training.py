@@ -37,11 +37,13 @@ class Job:
     """The task itself, where the rank runs in the process that has it."""
     data: Dataset | None = None
     """The task's data, likewise."""
+    read_s: float = 0.0
+    """How long it took to read them."""
 
 
 def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     """Train as one rank of `comm`; return the run's record, the same on every rank."""
-    config, started = job.config, time.perf_counter()
+    config, started = job.config, time.perf_counter() - (job.read_s if job.data else 0.0)
     task = job.task or tasks.load(config.task)
     device = device_of(config, comm.rank)
     data = (job.data or load_data(task, config)).to(device)

@@ -56,6 +56,10 @@ def train(
 def show(record: RunRecord, out: Path, *, as_json: bool) -> None:
     """Print the record: a table for people, one JSON object for machines."""
     people.print(table_of([record], title=f"{record.task}: {record.parameters:,} parameters, {record.steps:,} steps"))
+    cores = record.hardware["cores"] * len({rank.host for rank in record.ranks})
+    if len(record.ranks) > cores:
+        note = f"{len(record.ranks)} workers shared {cores} cores: these times say little about how the work scales"
+        people.print(note, soft_wrap=True, markup=False)
     if record.status == "interrupted":
         if record.config.checkpoint_every:
             hint = f"go on with: manyhands train {record.task} --resume-from {record.id}"
