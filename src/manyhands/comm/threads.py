@@ -22,7 +22,7 @@ class ThreadGroup:
     def __init__(self, size: int) -> None:
         self.size = size
         self.slots: list[Any] = [None] * size
-        self.children: list[ThreadGroup] = []
+        self._children: list[ThreadGroup] = []
         self._barrier = Barrier(size)
         self._mail: dict[tuple[int, int], deque[tuple[int, Tensor]]] = defaultdict(deque)
         self._mailed = threading.Condition()
@@ -41,8 +41,16 @@ class ThreadGroup:
         self._barrier.abort()
         with self._mailed:
             self._mailed.notify_all()
-        for child in self.children:
+        for child in self._children:
             child.abort()
+
+    def part(self, size: int) -> "ThreadGroup":
+        """Make a group of some of its threads, which an abort reaches too, whenever it comes."""
+        child = ThreadGroup(size)
+        self._children.append(child)
+        if self._aborted:
+            child.abort()
+        return child
 
     def post(self, to: int, tag: int, source: int, t: Tensor) -> None:
         """Leave a message for rank `to`."""
@@ -132,11 +140,8 @@ class ThreadComm(Comm):
         """Let the first rank of each color make its group, and hand it to the others through the slots."""
         colors = self._share(color)
         members = [rank for rank, c in enumerate(colors) if c == color]
-        leads = members[0] == self.rank
-        groups = self._share(ThreadGroup(len(members)) if leads else None)
+        groups = self._share(self.group.part(len(members)) if members[0] == self.rank else None)
         group: ThreadGroup = groups[members[0]]
-        if leads:
-            self.group.children.append(group)
         return ThreadComm(group, members.index(self.rank))
 
     def _share(self, value: Any) -> list[Any]:
