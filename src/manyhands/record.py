@@ -163,7 +163,7 @@ def open_run(run: RunDir, config: RunConfig) -> None:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write beside, flush, then rename, so that a reader sees the old file or the new one, whole."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")  # several threads may write
     with open(beside, "w") as f:
         f.write(text)
         f.flush()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,20 @@ def test_the_records_figures_agree_with_each_other(train) -> None:  # type: igno
         assert getattr(record, key) == pytest.approx(sum(values) / 3)
         assert min(values) >= 0
     assert record.parameters == 12 * 10 + 10 + 10 * 7 + 7 + 7 * 3 + 3
+
+
+def test_threads_that_write_the_same_file_leave_a_whole_one_at_every_moment(tmp_path: Path) -> None:
+    file, seen = tmp_path / "failure.json", set()
+    writers = [threading.Thread(target=_write_often, args=(file, letter * 5000)) for letter in "abc"]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        if file.is_file():
+            text = file.read_text()
+            seen.add((len(text), len(set(text))))
+    assert seen == {(5000, 1)}
+
+
+def _write_often(file: Path, text: str) -> None:
+    for _ in range(50):
+        write_atomically(file, text)
