@@ -43,6 +43,8 @@ class Beat:
     traced: TracedComm
     lanes: int
     """Lanes of the fixed summation tree, or 0 where the order of summation is free."""
+    lockstep: bool = True
+    """Whether the ranks are at the same step at any time; otherwise they meet only when they must."""
     split: TimeSplit = field(default_factory=TimeSplit)
     step_s: list[float] = field(default_factory=list)
     _losses: list[Tensor] = field(default_factory=list)
@@ -57,7 +59,7 @@ class Beat:
         """Note a step; return whether the beat is due."""
         self._losses.append(loss)
         self.step_s.append(seconds)
-        return len(self._losses) >= self._interval
+        return self.lockstep and len(self._losses) >= self._interval
 
     def strike(self, first_step: int, stop: bool) -> tuple[list[float], bool]:
         """Return the global losses since the last beat, and whether any rank wants to stop."""

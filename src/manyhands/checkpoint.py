@@ -8,7 +8,6 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,6 +16,10 @@ from torch import Tensor, nn
 
 from manyhands.errors import UserError, check
 from manyhands.replica import Replica
+from manyhands.replica.update import Moments
+
+OWN = "own/"
+"""What the names of tensors with a row per rank begin with."""
 
 
 @dataclass
@@ -30,15 +33,27 @@ class Cursor:
     """Loss of the unfinished epoch so far, times samples."""
 
 
-def write_checkpoint(folder: Path, replica: Replica, cursor: Cursor, task: str, keep: int) -> Path:
-    """Write a checkpoint and remove all but the last `keep`."""
+def write_checkpoint(
+    folder: Path,
+    replica: Replica,
+    cursor: Cursor,
+    task: str,
+    keep: int,
+    *,
+    moments: Moments | None = None,
+    own: dict[str, Tensor] | None = None,
+) -> Path:
+    """Write a checkpoint and remove all but the last `keep`.
+
+    `moments` is the whole optimiser state where this replica holds only a slice of it; `own` has a row per rank.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    tensors, numbers = _optimizer_state(replica)
-    tensors = {"params": replica.params, **tensors}
+    elements, scalars = moments or replica.update.moments()
+    tensors = {"params": replica.params, "moments": elements, "scalars": scalars}
+    tensors.update({f"{OWN}{name}": stack for name, stack in (own or {}).items()})
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
     header = {
         "cursor": json.dumps(asdict(cursor)),
-        "optimizer": json.dumps(numbers),
         "task": task,
         "shapes": json.dumps(_shapes(replica.module)),
     }
@@ -72,14 +87,26 @@ def newest_sound(folder: Path) -> tuple[Path | None, list[Path]]:
 
 def restore(path: Path, replica: Replica) -> Cursor:
     """Bring a replica to the state of the checkpoint; one of another model is a user error."""
-    tensors, header = _read(path)
+    tensors, _ = _read(path)
     check_fits(path, replica)
-    replica.params.copy_(tensors.pop("params"))
-    numbers = json.loads(header["optimizer"])
-    state: dict[str, Any] = {**{k: t.clone() for k, t in tensors.items()}, **numbers["state"]}
-    groups = replica.optimizer.state_dict()["param_groups"]
-    replica.optimizer.load_state_dict({"state": {0: state} if state else {}, "param_groups": groups})
+    replica.params.copy_(tensors["params"])
+    replica.update.set_moments(Moments(tensors["moments"], tensors["scalars"]))
     return read_cursor(path)
+
+
+def own_state(path: Path, rank: int) -> dict[str, Tensor]:
+    """Return what the checkpoint holds for this rank alone."""
+    return {name.removeprefix(OWN): t[rank] for name, t in _read(path)[0].items() if name.startswith(OWN)}
+
+
+def check_workers(path: Path, workers: int) -> None:
+    """Refuse another number of workers where each of them had a state of its own."""
+    saved = {len(t) for name, t in _read(path)[0].items() if name.startswith(OWN)}
+    check(
+        saved <= {workers},
+        f"checkpoint '{path.name}' holds a state of its own for each of {max(saved, default=0)} workers; "
+        f"it cannot be resumed with {workers}",
+    )
 
 
 def read_cursor(path: Path) -> Cursor:
@@ -124,16 +151,6 @@ def _is_sound(path: Path) -> bool:
         return _digest(tensors, header) == stored
     except (SafetensorError, OSError, KeyError, TypeError):
         return False
-
-
-def _optimizer_state(replica: Replica) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Part the optimiser's state of its one flat parameter into tensors and plain numbers."""
-    state = replica.optimizer.state_dict()["state"].get(0, {})
-    tensors = {k: v for k, v in state.items() if isinstance(v, Tensor)}
-    plain = {k: v for k, v in state.items() if not isinstance(v, Tensor) and v is not None}
-    for key, value in plain.items():
-        check(isinstance(value, int | float | bool), f"the optimiser's state '{key}' cannot be checkpointed")
-    return tensors, {"state": plain}
 
 
 def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:

@@ -18,19 +18,23 @@ class RunConfig(BaseModel):
     task: str
     """Built-in task, or your own FILE.py:VARIABLE."""
     engine: str = "serial"
-    """How the workers run: serial, threads, mpi, or hybrid (MPI processes x threads)."""
+    """How the workers run: serial, threads, mpi, hybrid (MPI processes x threads), torch, or ray."""
     workers: int = Field(default=1, ge=1)
-    """Workers: threads of engine threads, processes of engines mpi and hybrid."""
+    """Workers: threads of engine threads, processes of the other engines."""
     threads: int = Field(default=1, ge=1)
     """Worker threads in each process of engine hybrid."""
     blas_threads: int = Field(default=0, ge=0)
     """Threads inside each worker's matrix products; 0 shares the cores out evenly."""
     sync: str = "allreduce"
-    """What the workers exchange: allreduce or reduce-broadcast."""
+    """What the workers exchange, such as allreduce or local-sgd:period=8; 'manyhands syncs' lists them."""
     batch_size: int | Literal["full"] = 64
     """Global batch size, shared out over the workers; 'full' for all samples at once."""
     lr: float = Field(default=0.01, ge=0, allow_inf_nan=False)
-    """Learning rate."""
+    """Learning rate; with a warm-up or a decay, the highest."""
+    warmup: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Epochs over which the learning rate grows from nothing to its full value."""
+    lr_decay: Literal["none", "linear", "cosine"] = "none"
+    """How the learning rate falls to zero after the warm-up: none, linear or cosine."""
     epochs: int = Field(default=1, ge=1)
     """Passes over the training data."""
     steps: int = Field(default=0, ge=0)
@@ -42,7 +46,7 @@ class RunConfig(BaseModel):
     dtype: Literal["float32", "float64"] = "float32"
     """Number type of weights and data."""
     data: str = ""
-    """Data source: mnist, synthetic:samples=N, idx:DIR, npz:FILE, npy:DIR; the task's own if not given."""
+    """Data, if not the task's: mnist, tweets, synthetic:samples=N, idx:DIR, npz:FILE, npy:DIR, csv:FILE,label=X."""
     image_size: int = Field(default=0, ge=0)
     """Side of the images: 28, 56 or 112; 0 leaves them as they are."""
     replicate: int = Field(default=1, ge=1)
@@ -53,6 +57,8 @@ class RunConfig(BaseModel):
     """Parts of a batch that --exact sums in a fixed tree: a power of two, at least the number of workers."""
     micro_batch: int = Field(default=0, ge=0)
     """Rows computed at once, to bound memory; 0 for a worker's whole share."""
+    top: int = Field(default=1, ge=1)
+    """Best guesses that count as a hit when accuracy is measured."""
     eval_every: int = Field(default=1, ge=1)
     """Epochs between two evaluations on the test data."""
     checkpoint_every: int = Field(default=0, ge=0)
@@ -63,6 +69,8 @@ class RunConfig(BaseModel):
     """Use hand-written forward and backward where the network allows it."""
     mpiexec: str = ""
     """Command that starts MPI ranks, such as 'mpiexec -hosts a,b'; found by itself if not given."""
+    ray_address: str = ""
+    """Address of a Ray cluster to join with engine ray; a local one is started if not given."""
 
     @property
     def size(self) -> int:

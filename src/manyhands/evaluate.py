@@ -13,8 +13,8 @@ CHUNK = 500
 
 
 @torch.no_grad()
-def evaluate(replica: Replica, split: Split, loss: Loss, comm: Comm) -> tuple[float, float]:
-    """Return mean loss and accuracy.
+def evaluate(replica: Replica, split: Split, loss: Loss, comm: Comm, top: int = 1) -> tuple[float, float]:
+    """Return mean loss and accuracy: the share of samples whose label is among the `top` best guesses.
 
     The data is cut into chunks that do not depend on the number of ranks, and each chunk's sums are computed by
     one rank and added to zeros elsewhere: so equal weights give equal figures, to the bit.
@@ -27,12 +27,15 @@ def evaluate(replica: Replica, split: Split, loss: Loss, comm: Comm) -> tuple[fl
         rows = slice(chunk * CHUNK, min(len(split), (chunk + 1) * CHUNK))
         x, y = split.batch(rows, replica.params.dtype)
         out = replica.module(x)
-        sums[chunk] = torch.stack([loss(out, y) * len(y), _hits(out, y)]).cpu()
+        sums[chunk] = torch.stack([loss(out, y) * len(y), _hits(out, y, top)]).cpu()
     replica.module.train()
     comm.all_reduce_(sums)
     total_loss, hits = sums.sum(0).tolist()
     return total_loss / len(split), hits / len(split)
 
 
-def _hits(out: Tensor, y: Tensor) -> Tensor:
-    return (out.argmax(1) == y).sum().to(out.dtype)
+def _hits(out: Tensor, y: Tensor, top: int) -> Tensor:
+    if top == 1:
+        return (out.argmax(1) == y).sum().to(out.dtype)
+    guesses = out.topk(min(top, out.shape[1]), dim=1).indices
+    return (guesses == y.unsqueeze(1)).sum().to(out.dtype)

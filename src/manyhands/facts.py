@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 import socket
+from functools import cache
 from typing import Any
 
 import psutil
@@ -20,6 +21,7 @@ def cores() -> int:
     return len(core_ids())
 
 
+@cache
 def cpu_name() -> str:
     """Return the processor's name as the system tells it."""
     try:
@@ -42,6 +44,7 @@ def hardware() -> dict[str, Any]:
     }
 
 
+@cache
 def version(package: str) -> str:
     """Return the installed version, or an empty text."""
     try:

@@ -2,10 +2,14 @@
 
 import math
 import time
+from pathlib import Path
 from typing import final
 
+from torch import Tensor
+
 from manyhands.beat import Beat
-from manyhands.checkpoint import Cursor, write_checkpoint
+from manyhands.checkpoint import Cursor, own_state, write_checkpoint
+from manyhands.comm import Comm
 from manyhands.data import Split
 from manyhands.errors import Diverged
 from manyhands.evaluate import evaluate
@@ -13,6 +17,8 @@ from manyhands.plan import Plan
 from manyhands.record import Pulse, RunDir, write_atomically
 from manyhands.replica import Replica
 from manyhands.replica.base import Loss
+from manyhands.replica.update import Moments
+from manyhands.sync import Sync
 from manyhands.watch import Watch
 
 
@@ -63,19 +69,24 @@ class Journal:
         if self._evaluated_at == self.cursor.step:
             return
         begun = time.perf_counter()
-        self.test_loss, self.test_accuracy = evaluate(replica, split, loss, self.beat.comm)
+        self.test_loss, self.test_accuracy = evaluate(replica, split, loss, self.beat.comm, self.plan.config.top)
         self.eval_s += time.perf_counter() - begun
         if not math.isfinite(self.test_loss):
             raise Diverged(f"the test loss became {self.test_loss} after step {self.cursor.step}; try a smaller --lr")
         self._evaluated_at = self.cursor.step
 
-    def checkpoint(self, replica: Replica) -> None:
-        """Write a checkpoint; the pause does not count as training."""
+    def checkpoint(self, replica: Replica, sync: Sync, comm: Comm) -> None:
+        """Write a checkpoint of what all ranks hold; the pause does not count as training."""
+        if not sync.apart:
+            sync.settle(replica, comm)
+        moments, own = sync.moments(replica, comm), own_of(replica, sync)
+        own = {name: self.beat.comm.all_gather(t) for name, t in own.items()}
         if self._writes:
             if not replica.params.isfinite().all():
                 raise Diverged(f"a weight became NaN or infinite at step {self.cursor.step}; try a smaller --lr")
             config = self.plan.config
-            write_checkpoint(self._run.checkpoints, replica, self.cursor, config.task, config.keep)
+            folder = self._run.checkpoints
+            write_checkpoint(folder, replica, self.cursor, config.task, config.keep, moments=moments, own=own)
         self.beat.open()
 
     def keep_weights(self, replica: Replica) -> None:
@@ -109,7 +120,26 @@ class Journal:
         )
 
 
+def own_of(replica: Replica, sync: Sync) -> dict[str, Tensor]:
+    """Return the tensors that differ between the ranks and that a checkpoint must hold for each."""
+    apart = {"params": replica.params, "moments": replica.update.moments().elements} if sync.apart else {}
+    return {**apart, **sync.tensors()}
+
+
+def restore_own(path: Path, replica: Replica, sync: Sync, rank: int) -> None:
+    """Bring a rank to what the checkpoint holds for it alone."""
+    own = own_state(path, rank)
+    if sync.apart:
+        replica.params.copy_(own["params"])
+        replica.update.set_moments(Moments(own["moments"], replica.update.moments().scalars))
+    for name, t in sync.tensors().items():
+        t.copy_(own[name])
+
+
 def _keep_lines(run: RunDir, count: int) -> None:
     """Drop the steps after the checkpoint that the run goes on from: they are made again."""
-    lines = run.steps.read_text().splitlines(keepends=True) if run.steps.is_file() else []
+    if not run.steps.is_file():
+        run.steps.touch()
+        return
+    lines = run.steps.read_text().splitlines(keepends=True)
     write_atomically(run.steps, "".join(lines[:count]))

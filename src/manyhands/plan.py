@@ -1,5 +1,6 @@
 """Which rows of which global batch a rank computes in each step."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
@@ -10,7 +11,7 @@ from torch import Tensor
 from manyhands.comm.exact import subtrees
 from manyhands.config import RunConfig
 from manyhands.data import Split
-from manyhands.data.order import batches, cut, num_batches
+from manyhands.data.order import batches, cut, num_batches, permutation
 from manyhands.replica import Batch
 from manyhands.replica.base import Piece
 from manyhands.replica.random import mix_key
@@ -27,6 +28,8 @@ class Plan:
     split: Split
     rank: int
     size: int
+    own_split: bool = False
+    """Whether the rank sees the same samples in every epoch: those that the first epoch gives it."""
 
     @property
     def batch_size(self) -> int:
@@ -50,8 +53,28 @@ class Plan:
         return -(-self.steps // self.steps_per_epoch)
 
     def batches(self, epoch: int) -> list[Indices]:
-        """Return the global batches of an epoch."""
-        return list(batches(len(self.split), self.batch_size, self.config.seed, epoch))
+        """Return the global batches of an epoch; with a split of its own only the rank's own rows are right."""
+        if not self.own_split:
+            return list(batches(len(self.split), self.batch_size, self.config.seed, epoch))
+        order = permutation(len(self.split), self.config.seed, 0)
+        found = list(torch.split(order, self.batch_size))
+        shares = [b[slice(*cut(len(b), self.size, self.rank))] for b in found]  # views, to be written to
+        own = torch.cat(shares)
+        own = own[permutation(len(own), self.config.seed, epoch, self.rank)]
+        for share, rows in zip(shares, torch.split(own, [len(s) for s in shares]), strict=True):
+            share.copy_(rows)
+        return list(found)
+
+    def lr_scale(self, step: int) -> float:
+        """Return the share of the full learning rate that this step gets (Goyal et al. 2017 for the warm-up)."""
+        config = self.config
+        warmup = config.warmup * self.steps_per_epoch
+        if step + 1 < warmup:
+            return (step + 1) / warmup
+        done = min(1.0, max(0.0, step - warmup) / max(1.0, self.steps - warmup))
+        if config.lr_decay == "linear":
+            return 1 - done
+        return (1 + math.cos(math.pi * done)) / 2 if config.lr_decay == "cosine" else 1.0
 
     def steps_of_epoch(self, step: int) -> range:
         """Return the steps from this one to the end of its epoch, or of the run."""

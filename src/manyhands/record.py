@@ -1,5 +1,6 @@
 """What came out of a run, and the folder that keeps it. Needs neither torch nor MPI."""
 
+import json
 import os
 import secrets
 import time
@@ -24,18 +25,21 @@ class RankRecord(BaseModel):
     """Where one rank's time went."""
 
     rank: int
+    role: Literal["worker", "server"] = "worker"
     host: str
     compute_s: float
     comm_s: float
     wait_s: float
     max_rss_bytes: int
+    notes: dict[str, float] = {}
+    """What the strategy has to tell of this rank, such as the staleness of the gradients a server applied."""
 
 
 class RunRecord(BaseModel):
     """One run's result.
 
-    Of compute, comm and wait the seconds are means over the ranks, the others are rank 0's; bytes and messages are
-    sums over the ranks.
+    Of compute, comm and wait the seconds are means over the workers, the others are rank 0's; bytes and messages are
+    sums over all ranks, servers included.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -117,6 +121,10 @@ class RunDir:
         """Loss and milliseconds of each step, a JSON object a line."""
         return self.path / "steps.jsonl"
 
+    def events(self, server: int) -> Path:
+        """What a server of an asynchronous run applied, in its order; such a run can be replayed from it."""
+        return self.path / f"events-{server}.jsonl"
+
     @property
     def model(self) -> Path:
         """The trained weights."""
@@ -169,6 +177,17 @@ def write_atomically(path: Path, text: str) -> None:
         f.flush()
         os.fsync(f.fileno())
     os.replace(beside, path)
+
+
+def read_events(folder: str, server: int) -> list[dict[str, int]]:
+    """Read in which order a server of an earlier run took its messages."""
+    path = RunDir(Path(folder)).events(server)
+    if not path.is_file():
+        raise UserError(f"there is no '{path}' to replay: it is left by a run with async-server and as many servers")
+    try:
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    except ValueError:
+        raise UserError(f"'{path}' is damaged: its lines are not JSON") from None
 
 
 def list_runs(out: Path) -> list[RunDir]:

@@ -1,4 +1,7 @@
-"""Find a class by the name of its module: `local-sgd` is the one class of `sync/local_sgd.py`."""
+"""Find a class by the name of its module: `local-sgd` is the one class of `sync/local_sgd.py`.
+
+A trailing `_` of a module's name, which tells it from a library of that name, is dropped: `torch` is in `torch_.py`.
+"""
 
 import importlib
 import inspect
@@ -13,18 +16,21 @@ T = TypeVar("T")
 
 def find(package: ModuleType, base: type[T], name: str, kind: str) -> type[T]:
     """Return the class of the module that bears this name."""
-    known = names(package, base)
+    known = _known(package, base)
     if name not in known:
         unknown(kind, name, known)
-    found = _class_of(package, base, name.replace("-", "_"))
-    assert found is not None
-    return found
+    return known[name]
 
 
 def names(package: ModuleType, base: type) -> list[str]:
     """List every name that `find` accepts."""
-    modules = sorted(m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
-    return [m.replace("_", "-") for m in modules if m != "base" and _class_of(package, base, m)]
+    return list(_known(package, base))
+
+
+def _known(package: ModuleType, base: type[T]) -> dict[str, type[T]]:
+    modules = [m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")]
+    classes = {m.removesuffix("_").replace("_", "-"): _class_of(package, base, m) for m in modules if m != "base"}
+    return {name: found for name, found in sorted(classes.items()) if found}
 
 
 def _class_of(package: ModuleType, base: type[T], module_name: str) -> type[T] | None:

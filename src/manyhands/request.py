@@ -9,6 +9,7 @@ from manyhands.config import RunConfig, make_config, read_toml
 from manyhands.errors import UserError, check, unknown
 from manyhands.launch.environment import outer_world
 from manyhands.record import RunDir, list_runs
+from manyhands.sync.base import make as make_sync
 from manyhands.tasks import Task, load
 from manyhands.tasks.base import GPU_ROWS
 from manyhands.tasks.setup import is_cpu
@@ -32,6 +33,7 @@ def resolve(name: str, options: dict[str, Any], task: Task | None = None) -> Run
         "epochs": task.epochs,
         "micro_batch": task.micro_batch * (1 if is_cpu(given.get("device", "cpu")) else GPU_ROWS),
         "eval_every": task.eval_every,
+        "top": task.top,
         "replicate": task.replicate if "data" not in given else 1,
         "data": task.data if isinstance(task.data, str) else "",
         "task": absolute(name),
@@ -77,7 +79,8 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     """Return what was really given; inside mpiexec, its processes are the workers."""
     given = {key: value for key, value in options.items() if value is not None}
     outer = outer_world()
-    return {"engine": "mpi", "workers": outer.size, **given} if outer else given
+    servers = make_sync(str(given.get("sync", "allreduce"))).num_servers()
+    return {"engine": "mpi", "workers": max(1, outer.size - servers), **given} if outer else given
 
 
 def _with_extras(values: dict[str, Any], task: Task, *, own_batch: bool) -> RunConfig:

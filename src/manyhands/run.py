@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from manyhands import launch, sync, tasks
-from manyhands.checkpoint import check_fits, newest_sound, read_cursor
+from manyhands.checkpoint import check_fits, check_workers, newest_sound, read_cursor
 from manyhands.config import RunConfig
 from manyhands.data import Dataset
 from manyhands.data.order import cut
 from manyhands.errors import ManyhandsError, UserError, check
 from manyhands.launch.base import Observer
 from manyhands.plan import Plan
-from manyhands.record import Pulse, RunDir, RunRecord, find_run, new_id, open_run
+from manyhands.record import Pulse, RunDir, RunRecord, find_run, new_id, open_run, read_events
 from manyhands.replica import Batch, Replica
 from manyhands.replica.traits import traits_of
 from manyhands.request import newest_to_resume, resolve, resume_config
@@ -89,6 +89,9 @@ def preflight(config: RunConfig, task: Task | None = None) -> Ready:
     launcher.check(config)
     strategy = sync.make(config.sync)
     check_features(strategy, launcher.features, config.engine)
+    if replay := getattr(strategy, "replay", ""):
+        for server in range(strategy.num_servers()):
+            read_events(replay, server)
     check(strategy.exact or not config.exact, f"--exact needs an exact sync, and '{config.sync}' is not one")
     device = device_of(config, 0)
     started = time.perf_counter()
@@ -151,6 +154,7 @@ def _checkpoint_to_resume(run: RunDir, replica: Replica, plan: Plan, *, say: boo
     for bad in damaged if say else ():
         print(f"manyhands: checkpoint '{bad.name}' is damaged; going on from '{path.name}'", file=sys.stderr)
     check_fits(path, replica)
+    check_workers(path, plan.config.size)
     done = read_cursor(path).step
     check(
         done < plan.steps,

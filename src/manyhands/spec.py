@@ -1,8 +1,12 @@
 """Spec strings: how people and tables name a strategy or a data source, such as `local-sgd:period=8`."""
 
+import ast
 import dataclasses
+import inspect
+import itertools
+import textwrap
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from manyhands.errors import UserError, check, unknown
 
@@ -14,6 +18,18 @@ class Spec(NamedTuple):
 
     name: str
     options: dict[str, str]
+
+
+class Option(NamedTuple):
+    """What a user may want to know about one option."""
+
+    name: str
+    kind: str
+    """Its type, in words."""
+    default: Any
+    """Its default; None where it must be given."""
+    help: str
+    """The docstring under its field, on one line."""
 
 
 def parse(text: str) -> Spec:
@@ -29,7 +45,7 @@ def parse(text: str) -> Spec:
     return Spec(name.strip(), options)
 
 
-def convert(options: Mapping[str, str], types: Mapping[str, type], owner: str) -> dict[str, Any]:
+def convert(options: Mapping[str, str], types: Mapping[str, Any], owner: str) -> dict[str, Any]:
     """Turn option texts into values of the given types; unknown names and bad values are user errors."""
     values: dict[str, Any] = {}
     for key, text in options.items():
@@ -43,18 +59,61 @@ def convert(options: Mapping[str, str], types: Mapping[str, type], owner: str) -
 
 def build(cls: type[T], options: Mapping[str, str], owner: str) -> T:
     """Make a dataclass from option texts; its fields are the options."""
-    hints = get_type_hints(cls)
-    types = {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+    types = {f.name: hint for f, hint in _fields(cls)}
     return cls(**convert(options, types, owner))
 
 
-def _value(text: str, kind: type, what: str) -> Any:
+def describe(cls: type) -> list[Option]:
+    """List the options of a dataclass, with the docstring under each field as its help."""
+    docs = _field_docs(cls)
+    return [Option(f.name, _words(hint), _default(f), docs.get(f.name, "")) for f, hint in _fields(cls)]
+
+
+def _fields(cls: type) -> list[tuple[dataclasses.Field[Any], Any]]:
+    """Return the fields that are options, with their types."""
+    hints = get_type_hints(cls)
+    return [(f, hints[f.name]) for f in dataclasses.fields(cls) if f.init]
+
+
+def _default(f: dataclasses.Field[Any]) -> Any:
+    if f.default_factory is not dataclasses.MISSING:
+        return f.default_factory()
+    return None if f.default is dataclasses.MISSING else f.default
+
+
+def _field_docs(cls: type) -> dict[str, str]:
+    """Read the docstrings under the fields of a class and of those it derives from; Python itself drops them."""
+    docs: dict[str, str] = {}
+    for owner in reversed(cls.__mro__):
+        if not dataclasses.is_dataclass(owner):
+            continue
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        assert isinstance(node, ast.ClassDef)
+        for pair in itertools.pairwise(node.body):
+            match pair:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    docs[name] = " ".join(text.split())
+    return docs
+
+
+def _words(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(map(str, get_args(kind)))
+    words = {int: "a whole number", float: "a number", bool: "yes or no", str: "a text"}
+    return words.get(kind) or str(getattr(kind, "__name__", kind))
+
+
+def _value(text: str, kind: Any, what: str) -> Any:
     if kind is bool:
         words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
         check(text.lower() in words, f"{what} must be yes or no, got '{text}'")
         return words[text.lower()]
+    if get_origin(kind) is Literal:
+        choices = {str(choice): choice for choice in get_args(kind)}
+        if text not in choices:
+            unknown(f"{what} named", text, choices)
+        return choices[text]
     try:
         return kind(text)
     except ValueError:
-        word = {int: "a whole number", float: "a number"}.get(kind, kind.__name__)
-        raise UserError(f"{what} must be {word}, got '{text}'") from None
+        raise UserError(f"{what} must be {_words(kind)}, got '{text}'") from None

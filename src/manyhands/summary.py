@@ -1,5 +1,6 @@
 """The record of a run, put together from what every rank knows."""
 
+import json
 import resource
 import socket
 import time
@@ -19,8 +20,9 @@ from manyhands.config import RunConfig
 from manyhands.journal import Journal
 from manyhands.record import Quantiles, RankRecord, RunDir, RunRecord, write_atomically
 from manyhands.replica import Replica
+from manyhands.sync import Sync
 
-HOST_BYTES = 64
+TEXT_BYTES = 512
 
 
 def summarise(
@@ -30,15 +32,15 @@ def summarise(
     replica: Replica,
     journal: Journal,
     traced: TracedComm,
+    strategy: Sync,
     *,
     read_s: float,
     stopped: bool,
     started: float,
 ) -> dict[str, Any]:
     """Gather every rank's times; let rank 0 store the record and the weights; return the record."""
-    ranks = _gather_ranks(comm, journal.beat.split)
-    sent = torch.tensor([traced.bytes_sent, traced.messages], dtype=torch.int64)
-    comm.all_reduce_(sent)
+    ranks, sent = gather_ranks(comm, journal.beat.split, traced, strategy, config.size)
+    at_work = ranks[: config.size]
     milliseconds = np.array(journal.beat.step_s or [0.0]) * 1e3
     train_s = journal.beat.split.train_s
     record = RunRecord(
@@ -63,9 +65,9 @@ def summarise(
         samples_per_s=journal.samples() / train_s if train_s else 0.0,
         epoch_s=journal.epoch_s,
         step_ms=Quantiles(median=float(np.median(milliseconds)), p90=float(np.quantile(milliseconds, 0.9))),
-        compute_s=sum(r.compute_s for r in ranks) / len(ranks),
-        comm_s=sum(r.comm_s for r in ranks) / len(ranks),
-        wait_s=sum(r.wait_s for r in ranks) / len(ranks),
+        compute_s=sum(r.compute_s for r in at_work) / len(at_work),
+        comm_s=sum(r.comm_s for r in at_work) / len(at_work),
+        wait_s=sum(r.wait_s for r in at_work) / len(at_work),
         read_s=read_s,
         eval_s=journal.eval_s,
         total_s=time.perf_counter() - started,
@@ -90,20 +92,35 @@ def _store(run: RunDir, record: RunRecord, replica: Replica) -> None:
     write_atomically(run.record, record.model_dump_json(indent=2) + "\n")
 
 
-def _gather_ranks(comm: Comm, split: TimeSplit) -> list[RankRecord]:
+def gather_ranks(
+    comm: Comm, split: TimeSplit, traced: TracedComm, strategy: Sync, workers: int
+) -> tuple[list[RankRecord], list[int]]:
+    """Return every rank's times, servers included, and the sums of bytes sent and messages."""
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     own = torch.tensor([split.compute_s, split.comm_s, split.wait_s, float(rss)], dtype=torch.float64)
     rows = comm.all_gather(own).tolist()
-    name = socket.gethostname().encode()[:HOST_BYTES].ljust(HOST_BYTES)
-    hosts = comm.all_gather(torch.tensor(list(name), dtype=torch.uint8))
-    return [
+    hosts = _gather_texts(comm, socket.gethostname())
+    notes = _gather_texts(comm, json.dumps(strategy.notes()))
+    sent = torch.tensor([traced.bytes_sent, traced.messages], dtype=torch.int64)
+    comm.all_reduce_(sent)
+    ranks = [
         RankRecord(
             rank=rank,
-            host=bytes(hosts[rank].tolist()).decode(errors="replace").strip(),
+            role="worker" if rank < workers else "server",
+            host=hosts[rank],
             compute_s=row[0],
             comm_s=row[1],
             wait_s=row[2],
             max_rss_bytes=int(row[3]),
+            notes=json.loads(notes[rank]),
         )
         for rank, row in enumerate(rows)
     ]
+    return ranks, sent.tolist()
+
+
+def _gather_texts(comm: Comm, text: str) -> list[str]:
+    raw = text.encode()
+    assert len(raw) <= TEXT_BYTES, f"'{text}' is too long to be gathered"
+    rows = comm.all_gather(torch.tensor(list(raw.ljust(TEXT_BYTES)), dtype=torch.uint8))
+    return [bytes(row.tolist()).decode().strip() for row in rows]

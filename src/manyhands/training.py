@@ -1,23 +1,27 @@
 """One rank's part in a run: joins data, replica, sync and comm, and reads straight down."""
 
+import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from manyhands import sync, tasks
-from manyhands.beat import Beat
+from manyhands.beat import Beat, TimeSplit
 from manyhands.checkpoint import Cursor, restore
 from manyhands.comm import Comm
 from manyhands.comm.exact import ExactComm
 from manyhands.comm.traced import TracedComm
 from manyhands.config import RunConfig
 from manyhands.data import Dataset
-from manyhands.journal import Journal
+from manyhands.journal import Journal, restore_own
 from manyhands.plan import Plan
-from manyhands.record import RunDir
+from manyhands.record import RunDir, write_atomically
+from manyhands.replica import Replica
 from manyhands.replica.base import sum_of_lanes
-from manyhands.summary import summarise
+from manyhands.summary import gather_ranks, summarise
+from manyhands.sync import Sync
+from manyhands.sync.base import settled
 from manyhands.tasks import Task
 from manyhands.tasks.setup import device_of, load_data, loss_of, make_replica
 from manyhands.watch import Watch
@@ -39,10 +43,12 @@ class Job:
     """The task's data, likewise."""
     read_s: float = 0.0
     """How long it took to read them."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """What a worker function other than `train_rank` wants to know, as plain JSON."""
 
 
 def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
-    """Train as one rank of `comm`; return the run's record, the same on every rank."""
+    """Train as one rank of `comm`; return the run's record, the same on every worker."""
     config, started = job.config, time.perf_counter() - (job.read_s if job.data else 0.0)
     task = job.task or tasks.load(config.task)
     device = device_of(config, comm.rank)
@@ -50,16 +56,21 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     read_s = time.perf_counter() - started
 
     replica = make_replica(task, config, data, device)
-    traced = TracedComm(comm)
-    group = ExactComm(traced, config.lanes) if config.exact else traced
     strategy = sync.make(config.sync)
+    traced = TracedComm(comm)
+    group = ExactComm(traced, config.lanes, config.size) if config.exact else traced
+    workers = comm.split(int(comm.rank >= config.size)) if strategy.num_servers() else comm
     cursor = restore(Path(job.resume), replica) if job.resume else Cursor()
-    plan = Plan(config, data.train, comm.rank, comm.size)
-    beat = Beat(comm, traced, config.lanes if config.exact else 0)
-    journal = Journal(job.run, plan, cursor, beat)
-
     strategy.start(replica, group)
     traced.forget()
+    if comm.rank >= config.size:
+        return _serve(comm, job, replica, strategy, traced, group)
+
+    if job.resume:
+        restore_own(Path(job.resume), replica, strategy, comm.rank)
+    plan = Plan(config, data.train, workers.rank, workers.size, strategy.own_split)
+    beat = Beat(workers, traced, config.lanes if config.exact else 0, strategy.lockstep)
+    journal = Journal(job.run, plan, cursor, beat)
     stopped = False
     while cursor.step < plan.steps and not stopped:
         beat.open()
@@ -67,8 +78,11 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
         for step in plan.steps_of_epoch(cursor.step):
             watch.at(step)
             begun = time.perf_counter()
+            replica.update.scale = plan.lr_scale(step)
             loss = sum_of_lanes(replica, plan.lanes(batches[step % plan.steps_per_epoch], step))
             strategy.step(replica, group, step)
+            if plan.ends_epoch(step):
+                strategy.end_epoch(replica, group)
             due = beat.add(loss, time.perf_counter() - begun)
 
             if job.keep_weights:
@@ -77,12 +91,29 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
             if due or saves or plan.ends_epoch(step):
                 stopped = journal.note(step + 1, watch)
             if saves or (stopped and config.checkpoint_every > 0):
-                journal.checkpoint(replica)
+                journal.checkpoint(replica, strategy, comm)
             if stopped:
                 break
         if plan.wants_evaluation(cursor.step) and not stopped:
-            journal.evaluate(replica, data.test, loss_of(task))
+            with settled(strategy, replica, comm):
+                journal.evaluate(replica, data.test, loss_of(task))
 
     strategy.finish(replica, group)
+    replica.refresh()
     journal.evaluate(replica, data.test, loss_of(task))
-    return summarise(comm, config, job.run, replica, journal, traced, read_s=read_s, stopped=stopped, started=started)
+    return summarise(
+        comm, config, job.run, replica, journal, traced, strategy, read_s=read_s, stopped=stopped, started=started
+    )
+
+
+def _serve(comm: Comm, job: Job, replica: Replica, strategy: Sync, traced: TracedComm, group: Comm) -> dict[str, Any]:
+    """Serve until the workers are done; leave the order of events, and this rank's times for the record."""
+    begun = time.perf_counter()
+    strategy.serve(replica, group)
+    split = TimeSplit(time.perf_counter() - begun, traced.p2p_s)
+    server = comm.rank - job.config.size
+    events = strategy.events()
+    if events:
+        write_atomically(job.run.events(server), "".join(json.dumps(event) + "\n" for event in events))
+    gather_ranks(comm, split, traced, strategy, job.config.size)
+    return {}

@@ -45,44 +45,82 @@ CASES = (
 MODES = ("float64", "exact")
 """In float64 with a free order of summation; in float32 with `--exact`."""
 
+FIRST = "allreduce"
+"""The strategy that is put through every case; the others through those in which they could differ from it."""
+
+EXACT_CASES = ("crossing-an-epoch", "fewer-rows-than-workers", "full-batch-in-pieces", "adam", "dropout", "batchnorm")
+LOOSE_CASES = ("crossing-an-epoch", "fewer-rows-than-workers", "adam")
+
+VARIANTS = (
+    "parameter-server:servers=3",
+    "async-server:servers=2",
+    "local-sgd:period=1",
+    "overlap:bucket=7",
+    "compressed:codec=int8",
+    "compressed:codec=topk",
+    "compressed:codec=powersgd",
+)
+"""Strategies with other options than their own."""
+
+MOST_SERVERS = 3
+
 
 def strategies() -> dict[str, Sync]:
-    """Return every strategy there is, with the options it has by itself."""
-    return {name: sync.make(name) for name in registry.names(sync, Sync)}
+    """Return every strategy there is, those too that are added later, and some with other options."""
+    return {text: sync.make(text) for text in (*registry.names(sync, Sync), *VARIANTS)}
+
+
+def equals_serial(strategy: str, case: Case, workers: int) -> bool:
+    """Tell whether so many workers must give the serial answer: always, or under a law of the strategy's own."""
+    if sync.make(strategy).exact:
+        return True
+    averages_each_step = strategy == "local-sgd:period=1" and case.task == "mlp"  # which is plain SGD
+    return averages_each_step or (strategy.startswith("async-server") and workers == 1)
 
 
 def runs() -> list[tuple[str, Case, str]]:
     """List strategy, case and mode of every run of the suite."""
     return [
-        (name, case, mode)
-        for name in strategies()
+        (text, case, mode)
+        for text, strategy in strategies().items()
         for case in CASES
         for mode in MODES
         if mode == "exact" or not case.only_exact
+        if text == FIRST or case.name in (EXACT_CASES if strategy.exact else LOOSE_CASES)
+        if strategy.exact or mode == "float64"
     ]
 
 
 def folder_of(run: RunDir, strategy: str, case: Case, mode: str) -> RunDir:
     """Return where a run of the suite is kept."""
-    return RunDir(run.path / f"{strategy}-{case.name}-{mode}")
+    return RunDir(run.path / f"{strategy.replace(':', '-')}-{case.name}-{mode}")
 
 
 def train_all(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
-    """Do every run as one rank; return each one's record."""
+    """Do every run as one rank, of those ranks that a run needs; return each one's record."""
     records = {}
+    known = strategies()
+    parts = {0: comm} if "servers" not in comm.features else _parts(comm, job.config.size)
     for strategy, case, mode in runs():
-        if not strategies()[strategy].requires <= comm.features:
+        needs = known[strategy].num_servers()
+        if not known[strategy].requires <= comm.features or comm.rank >= job.config.size + needs:
             continue
+        comm_of_run = parts[needs]
         run = folder_of(job.run, strategy, case, mode)
         config = config_of(job.config, strategy, case, mode)
         if comm.rank == 0:
             open_run(run, config)
-        comm.barrier()
+        comm_of_run.barrier()
         try:
-            records[run.path.name] = train_rank(comm, Job(config, run), watch)
+            records[run.path.name] = train_rank(comm_of_run, Job(config, run), watch)
         except Exception as error:
-            raise RuntimeError(f"{run.path.name} does not train on {comm.size} ranks") from error
+            raise RuntimeError(f"{run.path.name} does not train on {comm_of_run.size} ranks") from error
     return records
+
+
+def _parts(comm: Comm, workers: int) -> dict[int, Comm]:
+    """Return the workers' comm without servers, with one, and so on."""
+    return {servers: comm.split(int(comm.rank >= workers + servers)) for servers in range(MOST_SERVERS + 1)}
 
 
 def config_of(base: RunConfig, strategy: str, case: Case, mode: str) -> RunConfig:

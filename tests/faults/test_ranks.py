@@ -17,6 +17,7 @@ from manyhands.launch.supervisor import find_mpiexec
 
 FAULTY = Path(__file__).with_name("faulty.py")
 COMMAND = [sys.executable, "-m", "manyhands", "train"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "manyhands", "train"]
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -65,7 +66,7 @@ def has_steps(folder: Path) -> bool:
 
 @pytest.mark.parametrize(
     "engine",
-    ["serial", "threads --workers 3", "mpi --workers 3", "hybrid --workers 2 --threads 2"],
+    ["serial", "threads --workers 3", "mpi --workers 3", "hybrid --workers 2 --threads 2", "torch --workers 3"],
 )
 def test_a_rank_that_raises_is_named_with_its_traceback(start: Start, engine: str) -> None:
     process = start(*COMMAND, f"{FAULTY}:raises", "--engine", *engine.split())
@@ -76,7 +77,7 @@ def test_a_rank_that_raises_is_named_with_its_traceback(start: Start, engine: st
     assert f'File "{FAULTY}"' in stderr, "the user's own line is in the traceback"
 
 
-@pytest.mark.parametrize("engine", ["mpi --workers 3", "hybrid --workers 2 --threads 2"])
+@pytest.mark.parametrize("engine", ["mpi --workers 3", "hybrid --workers 2 --threads 2", "torch --workers 3"])
 def test_a_killed_rank_ends_the_run(start: Start, tmp_path: Path, engine: str) -> None:
     process = start(*COMMAND, f"{FAULTY}:slow", "--engine", *engine.split())
     wait_for(lambda: has_steps(tmp_path), process)
@@ -87,16 +88,18 @@ def test_a_killed_rank_ends_the_run(start: Start, tmp_path: Path, engine: str) -
     assert re.search(r"rank \d on \S+ failed at step \d+: killed by signal 9 \(SIGKILL\)", stderr)
 
 
-def test_a_rank_that_exits_by_itself_ends_the_run(start: Start) -> None:
-    process = start(*COMMAND, f"{FAULTY}:exits", "--engine", "mpi", "--workers", "2")
+@pytest.mark.parametrize("engine", ["mpi", "torch"])
+def test_a_rank_that_exits_by_itself_ends_the_run(start: Start, engine: str) -> None:
+    process = start(*COMMAND, f"{FAULTY}:exits", "--engine", engine, "--workers", "2")
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
     assert re.search(r"rank \d on \S+ failed at step \d+: ended by itself with exit code 7", stderr)
 
 
+@pytest.mark.parametrize("engine", ["mpi", "torch"])
 @pytest.mark.parametrize("task", ["slow", "hangs"])
-def test_killing_the_command_itself_leaves_no_rank(start: Start, tmp_path: Path, task: str) -> None:
-    process = start(*COMMAND, f"{FAULTY}:{task}", "--engine", "mpi", "--workers", "2")
+def test_killing_the_command_itself_leaves_no_rank(start: Start, tmp_path: Path, task: str, engine: str) -> None:
+    process = start(*COMMAND, f"{FAULTY}:{task}", "--engine", engine, "--workers", "2")
     wait_for(lambda: has_steps(tmp_path), process)
     process.kill()
     deadline = time.monotonic() + 20
@@ -105,7 +108,7 @@ def test_killing_the_command_itself_leaves_no_rank(start: Start, tmp_path: Path,
     assert not ranks_of(tmp_path)
 
 
-@pytest.mark.parametrize("engine", ["serial", "threads --workers 2", "mpi --workers 2"])
+@pytest.mark.parametrize("engine", ["serial", "threads --workers 2", "mpi --workers 2", "torch --workers 2"])
 def test_ctrl_c_ends_every_rank_and_leaves_a_checkpoint(start: Start, tmp_path: Path, engine: str) -> None:
     out = ["--engine", *engine.split(), "--checkpoint-every", "100000"]
     process = start(*COMMAND, f"{FAULTY}:slow", *out)
@@ -123,8 +126,9 @@ def test_ctrl_c_ends_every_rank_and_leaves_a_checkpoint(start: Start, tmp_path: 
     assert resumed.wait(timeout=60) == 0, resumed.communicate()[1]
 
 
-def test_a_second_ctrl_c_ends_at_once(start: Start, tmp_path: Path) -> None:
-    process = start(*COMMAND, f"{FAULTY}:slow", "--engine", "mpi", "--workers", "2")
+@pytest.mark.parametrize("engine", ["mpi", "torch"])
+def test_a_second_ctrl_c_ends_at_once(start: Start, tmp_path: Path, engine: str) -> None:
+    process = start(*COMMAND, f"{FAULTY}:slow", "--engine", engine, "--workers", "2")
     wait_for(lambda: has_steps(tmp_path), process)
     os.kill(process.pid, signal.SIGINT)
     time.sleep(0.01)
@@ -187,7 +191,33 @@ def test_a_rank_that_raises_under_the_users_own_mpiexec(start: Start) -> None:
     assert re.search(r"manyhands: rank \d on \S+ failed at step \d+: RuntimeError", stderr)
 
 
-@pytest.mark.parametrize("engine", ["serial", "threads --workers 2", "mpi --workers 2"])
+def test_under_the_users_own_torchrun(start: Start, tmp_path: Path) -> None:
+    process = start(*TORCHRUN, "mlp", "--data", "mnist:train=300,test=50", "--json")
+    stdout, stderr = process.communicate(timeout=90)
+    assert process.returncode == 0, stderr
+    assert '"engine":"torch"' in stdout
+    assert '"workers":2' in stdout
+    assert stdout.count('"weights_sha256"') == 1, "one JSON object, from rank 0"
+    assert len(list(tmp_path.glob("runs/*"))) == 1
+
+
+@pytest.mark.parametrize("options", ["--engine mpi", "--workers 3"])
+def test_a_bad_request_under_torchrun_is_said_once(start: Start, options: str) -> None:
+    process = start(*TORCHRUN, "mlp", *options.split())
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert stderr.count("manyhands: ") == 1
+    assert "torchrun started 2 processes" in stderr
+
+
+def test_a_rank_that_raises_under_the_users_own_torchrun(start: Start) -> None:
+    process = start(*TORCHRUN, f"{FAULTY}:raises")
+    _, stderr = process.communicate(timeout=90)
+    assert process.returncode != 0
+    assert re.search(r"manyhands: rank \d on \S+ failed at step \d+: RuntimeError", stderr)
+
+
+@pytest.mark.parametrize("engine", ["serial", "threads --workers 2", "mpi --workers 2", "torch --workers 2"])
 def test_a_loss_that_is_not_finite_stops_the_run(start: Start, engine: str) -> None:
     process = start(*COMMAND, "mlp", "--data", "mnist:train=1000,test=50", "--lr", "1e6", "--engine", *engine.split())
     _, stderr = process.communicate(timeout=60)

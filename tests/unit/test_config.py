@@ -12,6 +12,9 @@ from manyhands.config import RunConfig, make_config, read_toml
 from manyhands.errors import UserError
 
 BAD = [
+    ("warmup", -1),
+    ("warmup", float("inf")),
+    ("top", 0),
     ("workers", 0),
     ("workers", "many"),
     ("workers", 1.5),

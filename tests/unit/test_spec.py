@@ -1,14 +1,14 @@
 """Spec strings: one parser, whose errors are one sentence."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.errors import UserError
-from manyhands.spec import build, convert, parse
+from manyhands.spec import Option, build, convert, describe, parse
 
 WORDS = st.text("abcdefgXYZ0189._-/", min_size=1, max_size=8)
 
@@ -56,13 +56,16 @@ class Options:
     ratio: float = 0.5
     codec: str = "fp16"
     wait: bool = True
+    order: Literal["ring", "tree"] = "ring"
     hidden: int = field(default=0, init=False)
 
 
-@given(st.integers(), st.floats(allow_nan=False), WORDS, st.booleans())
-def test_values_take_the_type_of_their_field(period: int, ratio: float, codec: str, wait: bool) -> None:
-    texts = {"period": str(period), "ratio": repr(ratio), "codec": codec, "wait": str(wait)}
-    assert build(Options, texts, "x") == Options(period=period, ratio=ratio, codec=codec, wait=wait)
+@given(st.integers(), st.floats(allow_nan=False), WORDS, st.booleans(), st.sampled_from(["ring", "tree"]))
+def test_values_take_the_type_of_their_field(
+    period: int, ratio: float, codec: str, wait: bool, order: Literal["ring", "tree"]
+) -> None:
+    texts = {"period": str(period), "ratio": repr(ratio), "codec": codec, "wait": str(wait), "order": order}
+    assert build(Options, texts, "x") == Options(period=period, ratio=ratio, codec=codec, wait=wait, order=order)
 
 
 def test_what_is_not_given_keeps_its_default() -> None:
@@ -81,6 +84,8 @@ def test_truth_values_have_several_words(text: str, value: bool) -> None:
         ({"period": "1.5"}, "period of sync 'x' must be a whole number, got '1.5'"),
         ({"ratio": "half"}, "ratio of sync 'x' must be a number, got 'half'"),
         ({"wait": "perhaps"}, "wait of sync 'x' must be yes or no, got 'perhaps'"),
+        ({"order": "tre"}, "no order of sync 'x' named 'tre'; did you mean 'tree'? choose from: ring, tree"),
+        ({"order": ""}, "no order of sync 'x' named ''; choose from: ring, tree"),
         ({"perid": "1"}, "did you mean 'period'?"),
         ({"hidden": "1"}, "there is no option of sync 'x' named 'hidden'"),
         ({"kind": "1"}, "there is no option of sync 'x' named 'kind'"),
@@ -95,3 +100,60 @@ def test_bad_options_are_named(options: dict[str, str], sentence: str) -> None:
 def test_an_owner_without_options_says_so() -> None:
     with pytest.raises(UserError, match="sync 'x' has no options, but 'a' was given"):
         convert({"a": "1"}, {}, "sync 'x'")
+
+
+def test_a_choice_keeps_the_type_of_what_is_chosen() -> None:
+    assert convert({"bits": "8"}, {"bits": Literal[8, 16]}, "x") == {"bits": 8}
+
+
+@dataclass(kw_only=True)
+class Base:
+    """What options may be inherited from."""
+
+    needed: str
+    """Must be given."""
+    kept: int = 1
+    """A help that
+    goes over two lines."""
+    changed: int = 2
+    """The base's word."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Derived(Base):
+    """Options of all kinds."""
+
+    kind: ClassVar[str] = "not an option"
+    """Not a help."""
+    changed: int = 3
+    """The word that counts."""
+    silent: float = 0.5
+    order: Literal["ring", "tree"] = "tree"
+    """Which way round."""
+    hidden: int = field(default=0, init=False)
+    """Not an option either."""
+    parts: list[int] = field(default_factory=lambda: [1])
+
+    def method(self) -> str:
+        """Not a field's help."""
+        return self.needed
+
+
+def test_options_are_described_by_the_docstrings_under_them() -> None:
+    assert describe(Derived) == [
+        Option("needed", "a text", None, "Must be given."),
+        Option("kept", "a whole number", 1, "A help that goes over two lines."),
+        Option("changed", "a whole number", 3, "The word that counts."),
+        Option("silent", "a number", 0.5, ""),
+        Option("order", "ring or tree", "tree", "Which way round."),
+        Option("parts", "list", [1], ""),
+    ]
+
+
+def test_a_class_inside_a_function_is_described_too() -> None:
+    @dataclass
+    class Inner:
+        wait: bool = True
+        """Wait for all."""
+
+    assert describe(Inner) == [Option("wait", "yes or no", True, "Wait for all.")]

@@ -19,7 +19,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 def make_app() -> typer.Typer:
     """Gather the commands."""
-    from manyhands.cli import doctor, runs, train, verify
+    from manyhands.cli import crossval, doctor, runs, syncs, train, verify
 
     app = typer.Typer(
         name="manyhands",
@@ -30,7 +30,9 @@ def make_app() -> typer.Typer:
     )
     app.command("train")(train.train)
     app.command("verify")(verify.verify)
+    app.command("crossval")(crossval.crossval)
     app.add_typer(runs.app, name="runs")
+    app.command("syncs")(syncs.syncs)
     app.command("doctor")(doctor.doctor)
     return app
 

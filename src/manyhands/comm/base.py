@@ -1,6 +1,7 @@
 """The one protocol through which ranks exchange tensors."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,11 +19,19 @@ class Comm(ABC):
     rank: int
     size: int
     features: frozenset[str] = frozenset()
-    """What this comm can do beyond the collectives: `p2p`, `any-source`, `split`."""
+    """What this comm can do beyond the collectives.
+
+    `p2p` sends and receives, `any-source` receives from whoever sends first, `split` makes parts, and `servers` allows
+    ranks beyond the workers.
+    """
 
     @abstractmethod
     def all_reduce_(self, t: Tensor) -> None:
         """Replace `t` on every rank by the sum over the ranks."""
+
+    @abstractmethod
+    def begin_all_reduce_(self, t: Tensor) -> Callable[[], None]:
+        """Begin to sum `t`, which is left alone until the returned function, called once in the same order, ends it."""
 
     @abstractmethod
     def reduce_(self, t: Tensor, root: int = 0) -> None:
@@ -55,6 +64,13 @@ class Comm(ABC):
     @abstractmethod
     def split(self, color: int) -> "Comm":
         """Return the comm of all ranks that gave this color, in the same order."""
+
+    def add(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return the sum of one tensor per worker, in the order in which this comm's own reductions sum."""
+        total = parts[0].clone()
+        for part in parts[1:]:
+            total += part
+        return total
 
 
 def stack_of(t: Tensor, size: int) -> Tensor:

@@ -4,6 +4,7 @@ A batch is cut into `lanes` (a power of two); the lanes' gradients are the leave
 Each rank owns one whole subtree and sums it by itself; here the subtrees are joined in the tree's order.
 """
 
+from collections.abc import Callable, Sequence
 from typing import final
 
 from torch import Tensor
@@ -35,15 +36,20 @@ def join(parts: list[Tensor], spans: list[tuple[int, int]]) -> Tensor:
 class ExactComm(Comm):
     """Reduce by gathering every rank's subtree and joining them in the tree's order."""
 
-    def __init__(self, inner: Comm, lanes: int) -> None:
+    def __init__(self, inner: Comm, lanes: int, workers: int = 0) -> None:
+        """Share the lanes among all ranks, or among the first `workers` where servers come after them."""
         self.inner, self.lanes = inner, lanes
         self.rank, self.size, self.features = inner.rank, inner.size, inner.features
-        self._spans = subtrees(lanes, inner.size)
+        self._spans = subtrees(lanes, workers or inner.size)
 
     def all_reduce_(self, t: Tensor) -> None:
         """Join on every rank."""
         if self.size > 1:
             t.copy_(join(list(self.inner.all_gather(t)), self._spans))
+
+    def begin_all_reduce_(self, t: Tensor) -> Callable[[], None]:
+        """Join when the end is asked for."""
+        return lambda: self.all_reduce_(t)
 
     def reduce_(self, t: Tensor, root: int = 0) -> None:
         """Join on every rank; the root needs it, the others may have it."""
@@ -78,3 +84,7 @@ class ExactComm(Comm):
     def split(self, color: int) -> Comm:
         """Pass on."""
         return self.inner.split(color)
+
+    def add(self, parts: Sequence[Tensor]) -> Tensor:
+        """Join one tensor per worker."""
+        return join(list(parts), self._spans)

@@ -1,5 +1,6 @@
 """Threads inside MPI processes: every exchange goes threads → process → all, and back."""
 
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -27,6 +28,10 @@ class HybridComm(Comm):
         if self._leads:
             self._outer.all_reduce_(t)
         self._inner.broadcast_(t)
+
+    def begin_all_reduce_(self, t: Tensor) -> Callable[[], None]:
+        """Sum when the end is asked for."""
+        return lambda: self.all_reduce_(t)
 
     def reduce_(self, t: Tensor, root: int = 0) -> None:
         """Reduce to the root's process, then hand the sum to the root's thread."""

@@ -1,6 +1,7 @@
 """Ranks as MPI processes, through mpi4py's buffer calls: raw memory, no pickle."""
 
 from collections import defaultdict, deque
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
@@ -20,13 +21,14 @@ def world() -> "MPIComm":
 class MPIComm(Comm):
     """An MPI communicator; tensors on a GPU travel through host memory."""
 
-    features = frozenset({"p2p", "any-source", "split"})
+    features = frozenset({"p2p", "any-source", "split", "servers"})
 
     def __init__(self, comm: Any) -> None:
         from mpi4py import MPI
 
         self._mpi, self._comm = MPI, comm
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self._begun: list[Any] = []
         self._own_mail: dict[int, deque[Tensor]] = defaultdict(deque)
 
     def all_reduce_(self, t: Tensor) -> None:
@@ -34,6 +36,18 @@ class MPIComm(Comm):
         host = t.cpu()
         self._comm.Allreduce(self._mpi.IN_PLACE, host.numpy())
         _back(host, t)
+
+    def begin_all_reduce_(self, t: Tensor) -> Callable[[], None]:
+        """Begin with MPI_Iallreduce; MPI moves on only inside its calls, so those begun before are prodded."""
+        host = t.cpu()
+        request = self._comm.Iallreduce(self._mpi.IN_PLACE, host.numpy())
+        self._begun = [r for r in (*self._begun, request) if not r.Test()]
+
+        def end() -> None:
+            request.Wait()
+            _back(host, t)
+
+        return end
 
     def reduce_(self, t: Tensor, root: int = 0) -> None:
         """Sum at the root with MPI_Reduce."""

@@ -1,6 +1,7 @@
 """The null communicator: one rank alone, so that serial needs no special case."""
 
 from collections import defaultdict, deque
+from collections.abc import Callable
 from typing import final
 
 from torch import Tensor
@@ -20,6 +21,10 @@ class SelfComm(Comm):
 
     def all_reduce_(self, t: Tensor) -> None:
         """Leave `t` as it is."""
+
+    def begin_all_reduce_(self, t: Tensor) -> Callable[[], None]:
+        """Leave `t` as it is."""
+        return lambda: None
 
     def reduce_(self, t: Tensor, root: int = 0) -> None:
         """Leave `t` as it is."""

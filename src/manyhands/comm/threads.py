@@ -2,6 +2,7 @@
 
 import threading
 from collections import defaultdict, deque
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
@@ -76,7 +77,7 @@ class ThreadGroup:
 class ThreadComm(Comm):
     """One thread's end of a `ThreadGroup`."""
 
-    features = frozenset({"p2p", "any-source", "split"})
+    features = frozenset({"p2p", "any-source", "split", "servers"})
 
     def __init__(self, group: ThreadGroup, rank: int) -> None:
         self.rank, self.size, self.group = rank, group.size, group
@@ -89,6 +90,10 @@ class ThreadComm(Comm):
         for other in others:
             other.copy_(total)
         self._leave(t)
+
+    def begin_all_reduce_(self, t: Tensor) -> Callable[[], None]:
+        """Sum when the end is asked for: threads have no one else to do it meanwhile."""
+        return lambda: self.all_reduce_(t)
 
     def reduce_(self, t: Tensor, root: int = 0) -> None:
         """Sum by slices into the root's tensor."""

@@ -1,6 +1,7 @@
 """Measure by wrapping: bytes, messages and seconds of every call, for any strategy."""
 
 import time
+from collections.abc import Callable, Sequence
 from typing import final
 
 import torch
@@ -37,6 +38,19 @@ class TracedComm(Comm):
         start = self._begin(t, 2 * t.nbytes * (self.size - 1) // self.size)
         self.inner.all_reduce_(t)
         self._end_collective(start)
+
+    def begin_all_reduce_(self, t: Tensor) -> Callable[[], None]:
+        """Pass on; the time between beginning and end is the caller's."""
+        start = self._begin(t, 2 * t.nbytes * (self.size - 1) // self.size)
+        end = self.inner.begin_all_reduce_(t)
+        begun_s = time.perf_counter() - start
+
+        def end_and_note() -> None:
+            again = time.perf_counter()
+            end()
+            self._end_collective(again - begun_s)
+
+        return end_and_note
 
     def reduce_(self, t: Tensor, root: int = 0) -> None:
         """Pass on."""
@@ -86,6 +100,10 @@ class TracedComm(Comm):
     def split(self, color: int) -> Comm:
         """Pass on; the part is not traced."""
         return self.inner.split(color)
+
+    def add(self, parts: Sequence[Tensor]) -> Tensor:
+        """Pass on."""
+        return self.inner.add(parts)
 
     def _begin(self, t: Tensor, num_bytes: int) -> float:
         if self.size > 1:

@@ -1,11 +1,10 @@
-"""Find a data source by its name and load it: `mnist:train=10000`, `synthetic:samples=500`, `npz:FILE`."""
+"""Find a data source by its name and load it: `mnist:train=10000`, `tweets`, `npz:FILE`, `csv:FILE,label=COLUMN`."""
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from manyhands.data.checks import check_finite
 from manyhands.data.files import load_npy_dir, load_npz
@@ -13,19 +12,16 @@ from manyhands.data.idx import load_idx_dir
 from manyhands.data.mnist import load_mnist
 from manyhands.data.split import Dataset, Split
 from manyhands.data.synthetic import load_synthetic
+from manyhands.data.text import load_csv
+from manyhands.data.tweets import load_tweets
 from manyhands.errors import check, unknown
 from manyhands.spec import convert, parse
 
 __all__ = ["Dataset", "Split", "load"]
 
 LIMITS = {"train": int, "test": int}
+COLUMNS = {"text": str, "label": str, "words": int}
 ZOOMS = (1, 2, 4)
-
-
-class PathLoader(Protocol):
-    """What loads a dataset from a file or folder."""
-
-    def __call__(self, path: Path, /, *, train: int | None = None, test: int | None = None) -> Dataset: ...
 
 
 def load(spec_text: str, *, image_size: int | None = None, replicate: int = 1, scan: bool = True) -> Dataset:
@@ -51,35 +47,44 @@ def _sources() -> dict[str, Callable[[str], Dataset]]:
     return {
         "mnist": lambda text: load_mnist(**convert(parse(text).options, LIMITS, "mnist")),
         "synthetic": lambda text: load_synthetic(parse(text).options),
+        "tweets": lambda text: load_tweets(parse(text).options),
         "idx": lambda text: _from_path(load_idx_dir, text),
         "npz": lambda text: _from_path(load_npz, text),
         "npy": lambda text: _from_path(load_npy_dir, text),
+        "csv": lambda text: _from_path(load_csv, text, LIMITS | COLUMNS),
     }
 
 
-def _from_path(loader: PathLoader, text: str) -> Dataset:
+def _from_path(loader: Callable[..., Dataset], text: str, types: Mapping[str, type] = LIMITS) -> Dataset:
     name, _, rest = text.partition(":")
     name = name.strip()
-    path, options = _path_and_options(rest, name)
+    path, options = _path_and_options(rest, name, types)
     check(bool(path), f"{name} needs a path: write {name}:PATH or {name}:PATH,train=1000,test=200")
-    return loader(Path(os.path.expanduser(path)), **convert(options, LIMITS, name))
+    return loader(Path(os.path.expanduser(path)), **convert(options, types, name))
 
 
-def _path_and_options(text: str, owner: str) -> tuple[str, dict[str, str]]:
+def _path_and_options(text: str, owner: str, types: Mapping[str, type]) -> tuple[str, dict[str, str]]:
     # Only known options are cut off the end, since a path such as runs/lr=0.1,size=64 is an ordinary one.
     path, options = text.strip(), dict[str, str]()
-    while found := re.fullmatch(rf"(.*?)\s*,\s*({'|'.join(LIMITS)})=([^,/]*)", path):
-        path, key, value = found.groups()
+    # The name of a column may hold a slash, a number cannot: there a slash tells that the path goes on.
+    value = "[^,]*" if str in types.values() else "[^,/]*"
+    option = re.compile(rf"(.*?)\s*,\s*({'|'.join(types)})=({value})")
+    while not _exists(path) and (found := option.fullmatch(path)):
+        path, key, given = found.groups()
         check(key not in options, f"'{key}' is given twice in '{owner}:{text}'")
-        options[key] = value.strip()
-    _check_not_an_option(path, owner)
+        options[key] = given.strip()
+    _check_not_an_option(path, owner, types)
     return path, options
 
 
-def _check_not_an_option(path: str, owner: str) -> None:
+def _check_not_an_option(path: str, owner: str, types: Mapping[str, type]) -> None:
     found = re.fullmatch(r".*,\s*(\w+)=[^,/]*", path)
-    if found and not Path(os.path.expanduser(path)).exists():
-        unknown(f"option of {owner} named", found[1], LIMITS)
+    if found and not _exists(path):
+        unknown(f"option of {owner} named", found[1], types)
+
+
+def _exists(path: str) -> bool:
+    return os.path.exists(os.path.expanduser(path))
 
 
 def _resized(dataset: Dataset, image_size: int) -> Dataset:

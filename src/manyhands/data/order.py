@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 
-def permutation(n: int, seed: int, epoch: int) -> Tensor:
-    """Return the order of n samples in this epoch."""
-    bits = np.random.PCG64(np.random.SeedSequence([seed, epoch]))
+def permutation(n: int, seed: int, epoch: int, *part: int) -> Tensor:
+    """Return the order of n samples in this epoch, or of those of one part of the data."""
+    bits = np.random.PCG64(np.random.SeedSequence([seed, epoch, *part]))
     return torch.from_numpy(np.random.Generator(bits).permutation(n))
 
 

@@ -29,8 +29,12 @@ class Split:
     copies: int = 1
     """How often the rows are repeated; sample i is row i % rows, and no copy is made."""
 
+    picks: Tensor | None = None
+    """Which stored input each row is, in a view of some rows; the labels of a view are its own."""
+
     def __post_init__(self) -> None:
-        check(len(self.x) == len(self.y), f"a split has {len(self.x)} inputs but {len(self.y)} labels")
+        inputs = len(self.x if self.picks is None else self.picks)
+        check(inputs == len(self.y), f"a split has {inputs} inputs but {len(self.y)} labels")
         check(self.y.dtype == torch.int64, f"labels must be int64, got {self.y.dtype}")
         assert self.copies >= 1, "a split has at least one copy of its rows"
         assert self.zoom == 1 or self.x.ndim == 4, "only images are zoomed"
@@ -54,24 +58,33 @@ class Split:
 
     def to(self, device: torch.device | str) -> "Split":
         """Return the same samples on another device."""
-        return replace(self, x=self.x.to(device), y=self.y.to(device))
+        picks = None if self.picks is None else self.picks.to(device)
+        return replace(self, x=self.x.to(device), y=self.y.to(device), picks=picks)
 
     def take(self, n: int) -> "Split":
         """Return the first n rows."""
+        if self.picks is not None:
+            return replace(self, y=self.y[:n], picks=self.picks[:n])
         return replace(self, x=self.x[:n], y=self.y[:n])
+
+    def rows(self, indices: Tensor) -> "Split":
+        """Return a view of these rows, in this order: the inputs are shared, not copied."""
+        indices = indices.to(self.y.device)
+        return replace(self, y=self.y[indices], picks=indices if self.picks is None else self.picks[indices])
 
     def _gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         if self.copies > 1:
             indices = indices % len(self.y)
         indices = indices.to(self.x.device)
-        return self.x.index_select(0, indices), self.y.index_select(0, indices)
+        stored = indices if self.picks is None else self.picks.index_select(0, indices)
+        return self.x.index_select(0, stored), self.y.index_select(0, indices)
 
     def _view(self, samples: slice) -> tuple[Tensor, Tensor]:
         start, stop, step = samples.indices(len(self))
         assert step == 1, "a batch is contiguous or a list of indices"
         rows, stop = max(1, len(self.y)), max(start, stop)
         copy = start - start % rows
-        if stop > copy + rows:
+        if stop > copy + rows or self.picks is not None:
             return self._gather(torch.arange(start, stop))
         return self.x[start - copy : stop - copy].contiguous(), self.y[start - copy : stop - copy]
 

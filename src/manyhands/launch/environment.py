@@ -1,15 +1,9 @@
-"""What mpiexec and srun tell a process they start, in environment variables."""
+"""What mpiexec, srun and torchrun tell a process they start, in environment variables."""
 
 import os
 from dataclasses import dataclass
 
 from manyhands.errors import UserError
-
-_VARIABLES = (
-    ("PMI_RANK", "PMI_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # set by srun; a batch script has SLURM_NTASKS only
-)
 
 
 @dataclass(frozen=True)
@@ -18,13 +12,28 @@ class OuterWorld:
 
     rank: int
     size: int
+    engine: str = "mpi"
+    """The engine that can join them."""
+    by: str = "mpiexec"
+    """What started them."""
+
+
+_MEETING = ("MASTER_ADDR", "MASTER_PORT")
+_STARTERS = (
+    # torchrun first: where srun starts it, its processes see srun's variables too.
+    ("RANK", "WORLD_SIZE", _MEETING, "torch", "torchrun"),
+    ("PMI_RANK", "PMI_SIZE", (), "mpi", "mpiexec"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", (), "mpi", "mpiexec"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", (), "mpi", "srun"),  # a batch script has SLURM_NTASKS only
+)
+"""The variables with a process's rank and the size, what must be there too, the engine, and who sets them."""
 
 
 def outer_world() -> OuterWorld | None:
-    """Return this process's place among the ranks that mpiexec or srun started; None for a world of one."""
-    for rank, size in _VARIABLES:
-        if rank in os.environ and int(os.environ.get(size, "1")) > 1:
-            return OuterWorld(int(os.environ[rank]), int(os.environ[size]))
+    """Return this process's place among those that mpiexec, srun or torchrun started; None for a world of one."""
+    for rank, size, others, engine, by in _STARTERS:
+        if rank in os.environ and int(os.environ.get(size, "1")) > 1 and all(name in os.environ for name in others):
+            return OuterWorld(int(os.environ[rank]), int(os.environ[size]), engine, by)
     return None
 
 
@@ -32,5 +41,5 @@ def check_alone(engine: str) -> None:
     """Refuse to train n times the same under `mpiexec -n`."""
     world = outer_world()
     if world is not None:
-        hint = "add --engine mpi, or start it without mpiexec"
+        hint = f"add --engine {world.engine}, or start it without {world.by}"
         raise UserError(f"started as {world.size} processes, but engine {engine} runs in one; {hint}")

@@ -4,7 +4,8 @@ from typing import final
 
 from manyhands.comm.hybrid import HybridComm
 from manyhands.config import RunConfig
-from manyhands.launch.processes import ProcessLauncher, check_outer
+from manyhands.launch.processes import ProcessLauncher, check_processes
+from manyhands.launch.starters import Mpiexec
 
 
 @final
@@ -12,7 +13,8 @@ class HybridLauncher(ProcessLauncher):
     """`--workers` MPI processes of `--threads` threads each."""
 
     features = HybridComm.features
+    starter = Mpiexec()
 
     def check(self, config: RunConfig) -> None:
         """Allow any numbers; inside mpiexec, as many processes as it started."""
-        check_outer(config)
+        check_processes(config, self.starter)

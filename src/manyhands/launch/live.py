@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any, final
 
+from manyhands.comm.torch_ import PeerLost
 from manyhands.config import RunConfig
 from manyhands.errors import Diverged, ManyhandsError, RankFailed, UserError
 from manyhands.record import Pulse, RunDir, write_atomically
@@ -56,6 +57,7 @@ class LiveFolder:
                 "config": job.config.model_dump(),
                 "resume": job.resume,
                 "keep_weights": job.keep_weights,
+                "extra": job.extra,
             }
         )
         write_atomically(self.job, text)
@@ -66,7 +68,7 @@ def read_job(path: Path) -> tuple[Job, str]:
     values = json.loads(path.read_text())
     run = RunDir(path.parent.parent)
     config = RunConfig.model_validate(values["config"])
-    return Job(config, run, values["resume"], values["keep_weights"]), values["worker"]
+    return Job(config, run, values["resume"], values["keep_weights"], extra=values["extra"]), values["worker"]
 
 
 def write_failure(folder: LiveFolder, error: ManyhandsError, rank: int) -> None:
@@ -86,7 +88,7 @@ def read_failures(folder: LiveFolder) -> list[ManyhandsError]:
 def _failure(values: dict[str, Any]) -> ManyhandsError:
     if values["kind"] == "RankFailed":
         return RankFailed(**{k: values[k] for k in ("rank", "host", "step", "cause")})
-    kinds: dict[str, type[ManyhandsError]] = {"UserError": UserError, "Diverged": Diverged}
+    kinds: dict[str, type[ManyhandsError]] = {"UserError": UserError, "Diverged": Diverged, "PeerLost": PeerLost}
     return kinds.get(values["kind"], ManyhandsError)(values["says"])
 
 

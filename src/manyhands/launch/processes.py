@@ -1,21 +1,23 @@
-"""Ranks as MPI processes: started by us through mpiexec, or by the user's own mpiexec or srun."""
+"""Ranks as processes: started by us, or by the user's own mpiexec, srun or torchrun."""
 
 import sys
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from manyhands import tasks
-from manyhands.comm.mpi import world
+from manyhands.comm.torch_ import PeerLost, TorchComm
 from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, RankFailed, check
 from manyhands.launch.base import Launcher, Observer, Worker
 from manyhands.launch.environment import outer_world
 from manyhands.launch.interrupt import stop_on_signal
 from manyhands.launch.local import LocalWatch
-from manyhands.launch.rank import check_world, run_process
-from manyhands.launch.supervisor import find_mpiexec, supervise
+from manyhands.launch.rank import World, check_world, run_process
+from manyhands.launch.starters import Starter, num_processes
+from manyhands.launch.supervisor import supervise
+from manyhands.tasks.setup import device_of
 from manyhands.training import Job
 
 NO_FILE = (
@@ -27,13 +29,18 @@ NO_FILE = (
 class ProcessLauncher(Launcher):
     """Joins the world this process was started in, or starts one."""
 
+    starter: ClassVar[Starter]
+    """What starts the processes."""
+
     def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
         """Join the processes that are there, or start them."""
-        return join_world(worker, job, observe) if outer_world() else supervise(worker, job, observe)
+        if outer_world():
+            return join_world(self.starter.world(), worker, job, observe)
+        return supervise(worker, job, observe, self.starter)
 
     def agree(self, text: str) -> str:
         """Return rank 0's text."""
-        return agree_in_world(text) if outer_world() else text
+        return agree_in_world(self.starter.world(), text) if outer_world() else text
 
     @property
     def leads(self) -> bool:
@@ -42,40 +49,47 @@ class ProcessLauncher(Launcher):
         return outer is None or outer.rank == 0
 
 
-def check_outer(config: RunConfig) -> None:
-    """Refuse what other processes could not do: import the task, or be as many as mpiexec did not start."""
+def check_processes(config: RunConfig, starter: Starter) -> None:
+    """Refuse what other processes could not do: import the task, or be as many as nobody started."""
     check(config.task in tasks.names() or ".py" in config.task, NO_FILE)
     outer = outer_world()
     if outer is None:
-        find_mpiexec(config.mpiexec)
-    else:
-        check(
-            config.workers == outer.size,
-            f"mpiexec started {outer.size} processes, but --workers is {config.workers}; leave --workers out",
-        )
+        starter.check(config)
+        return
+    check(
+        outer.engine == starter.engine,
+        f"{outer.by} started {outer.size} processes, which engine {config.engine} cannot join; "
+        f"use --engine {outer.engine}, or start it without {outer.by}",
+    )
+    servers = num_processes(config) - config.workers
+    beside = f" and the sync has {servers} more for servers" if servers else ""
+    check(
+        num_processes(config) == outer.size,
+        f"{outer.by} started {outer.size} processes, but --workers is {config.workers}{beside}; leave --workers out",
+    )
 
 
-def agree_in_world(text: str) -> str:
+def agree_in_world(comm: World, text: str) -> str:
     """Broadcast rank 0's text."""
     outer = outer_world()
     assert outer is not None
-    comm = world()
     check_world(comm, outer.size)
     padded = torch.tensor(list(text.encode().ljust(1024)), dtype=torch.uint8)
     comm.broadcast_(padded)
     return bytes(padded.tolist()).decode().strip()
 
 
-def join_world(worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
+def join_world(comm: World, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
     """Run the worker as the rank this process is; a failure here ends all ranks."""
-    comm = world()
-    check_world(comm, job.config.workers)
+    check_world(comm, num_processes(job.config))
+    if isinstance(comm, TorchComm):
+        comm = comm.on(str(device_of(job.config, comm.rank)))
 
     def report(error: ManyhandsError) -> None:
-        if isinstance(error, RankFailed) or comm.rank == 0:
+        if isinstance(error, PeerLost) or (comm.rank != 0 and not isinstance(error, RankFailed)):
+            time.sleep(1)  # another rank has the same to say, or more, and must not be ended before it has
+        if comm.rank == 0 or isinstance(error, RankFailed):
             print(f"manyhands: {error}", file=sys.stderr)
-        else:
-            time.sleep(1)  # rank 0 has the same to say, and must not be ended before it has
 
     with stop_on_signal(say=comm.rank == 0) as stop:
         return run_process(worker, job, comm, lambda _: LocalWatch(stop, observe), report)

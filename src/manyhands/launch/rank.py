@@ -1,9 +1,14 @@
-"""What one MPI process does: `python -m manyhands.launch.rank LIVE/job.json`, started by the supervisor."""
+"""What one process of a run does, started by the supervisor.
+
+`python -m manyhands.launch.rank LIVE/job.json` is an MPI process; engine torch adds the address at which the ranks
+meet, the rank, and for rank 0 the number of the open file that listens there.
+"""
 
 import importlib
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,18 +21,25 @@ from manyhands.comm import Comm
 from manyhands.comm.hybrid import HybridComm
 from manyhands.comm.mpi import MPIComm, world
 from manyhands.comm.threads import ThreadComm, ThreadGroup
+from manyhands.comm.torch_ import TorchComm, connect
+from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, UserError
 from manyhands.launch.base import Worker, failure
 from manyhands.launch.cores import process_settings
 from manyhands.launch.interrupt import die_with_parent
 from manyhands.launch.live import LiveFolder, LiveWatch, read_job, write_failure
 from manyhands.launch.local import run_threads
+from manyhands.sync.base import num_ranks
+from manyhands.tasks.setup import device_of
 from manyhands.training import Job
 
 MAX_CORES = 8192
 
+World = MPIComm | TorchComm
+"""The comm of all processes of a run."""
 
-def check_world(comm: MPIComm, expected: int) -> None:
+
+def check_world(comm: World, expected: int) -> None:
     """Refuse n worlds of size 1, which an mpiexec of another MPI gives without a word."""
     if comm.size != expected:
         raise UserError(
@@ -39,7 +51,7 @@ def check_world(comm: MPIComm, expected: int) -> None:
 def run_process(
     worker: Worker,
     job: Job,
-    mpi: MPIComm,
+    comm: World,
     watch_of: Callable[[int], Any],
     report: Callable[[ManyhandsError], None],
 ) -> list[dict[str, Any]]:
@@ -49,33 +61,43 @@ def run_process(
     """
     threads = job.config.threads
     group = ThreadGroup(threads)
-    comms: list[Comm] = [mpi]
-    if job.config.engine == "hybrid":
-        comms = [HybridComm(mpi, ThreadComm(group, t)) for t in range(threads)]
-    host = mpi.split_by_host()
-    cores = torch.zeros(MAX_CORES, dtype=torch.int32)
-    cores[list(facts.core_ids())] = 1
-    host.all_reduce_(cores)  # batch systems may bind each rank to cores of its own
+    comms: list[Comm] = [comm]
+    if isinstance(comm, MPIComm) and job.config.engine == "hybrid":
+        comms = [HybridComm(comm, ThreadComm(group, t)) for t in range(threads)]
 
     def end_all(error: ManyhandsError) -> None:
         report(error)
         sys.stdout.flush()
         sys.stderr.flush()
-        mpi.abort(1)
+        comm.abort(1)
 
-    with process_settings(job.config, host.size * threads, int((cores > 0).sum())):
+    workers, cores = share_of_host(comm, job.config.workers)
+    with process_settings(job.config, workers * threads, cores):
         return run_threads(worker, job, comms, [watch_of(c.rank) for c in comms], end_all)
+
+
+def share_of_host(comm: Comm, workers: int) -> tuple[int, int]:
+    """Return how many of the workers' processes share this one's host, and how many cores it gives them together.
+
+    Batch systems may bind each process to cores of its own; servers wait more than they compute.
+    """
+    own = torch.zeros(MAX_CORES, dtype=torch.uint8)
+    own[list(facts.core_ids())] = 1
+    name = torch.tensor(list(socket.gethostname().encode()[:64].ljust(64)), dtype=torch.uint8)
+    cores, names = comm.all_gather(own), comm.all_gather(name)
+    here = (names == name).all(1)
+    return max(1, int(here[:workers].sum())), int(cores[here].any(0).sum())
 
 
 def main() -> None:
     """Do the job; whatever goes wrong is written down before every rank is ended."""
-    die_with_parent(signal.SIGKILL)  # a rank that waits for others would not see that mpiexec is gone
+    die_with_parent(signal.SIGKILL)  # a rank that waits for others would not see that the supervisor is gone
     job, name = read_job(Path(sys.argv[1]))
     module, _, function = name.partition(":")
     folder = LiveFolder(job.run)
-    mpi = world()
+    comm = _meet(job.config, *sys.argv[2:])
     try:
-        check_world(mpi, job.config.workers)
+        check_world(comm, num_ranks(job.config) // job.config.threads)
         sys.path[:0] = json.loads(os.environ.get("MANYHANDS_PATH", "[]"))
         worker: Worker = getattr(importlib.import_module(module), function)
 
@@ -84,14 +106,22 @@ def main() -> None:
             watch.stop_on_sigterm()
             return watch
 
-        results = run_process(worker, job, mpi, watch_of, lambda error: write_failure(folder, error, mpi.rank))
+        results = run_process(worker, job, comm, watch_of, lambda error: write_failure(folder, error, comm.rank))
         for t, result in enumerate(results):
-            rank = mpi.rank * job.config.threads + t
+            rank = comm.rank * job.config.threads + t
             folder.result(rank).write_text(json.dumps(result))
-        mpi.barrier()
+        comm.close() if isinstance(comm, TorchComm) else comm.barrier()
     except BaseException as error:
-        write_failure(folder, failure(error, mpi.rank, -1), mpi.rank)
-        mpi.abort(1)
+        write_failure(folder, failure(error, comm.rank, -1), comm.rank)
+        comm.abort(1)
+
+
+def _meet(config: RunConfig, address: str = "", rank: str = "0", listener: str = "") -> World:
+    """Join the other ranks: through MPI, or at the address that the supervisor gave."""
+    if not address:
+        return world()
+    port = socket.socket(fileno=int(listener)) if listener else None
+    return connect(address, int(rank), num_ranks(config), str(device_of(config, int(rank))), port)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from manyhands.launch.cores import process_settings
 from manyhands.launch.environment import check_alone
 from manyhands.launch.interrupt import stop_on_signal
 from manyhands.launch.local import LocalWatch, run_threads
+from manyhands.sync.base import num_ranks
 from manyhands.training import Job
 
 
@@ -28,9 +29,9 @@ class ThreadsLauncher(Launcher):
 
     def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
         """Run the worker in as many threads."""
-        size = job.config.workers
+        size = num_ranks(job.config)
         group = ThreadGroup(size)
         comms = [ThreadComm(group, rank) for rank in range(size)]
-        with process_settings(job.config, size, facts.cores()), stop_on_signal() as stop:
+        with process_settings(job.config, job.config.workers, facts.cores()), stop_on_signal() as stop:
             watches = [LocalWatch(stop, observe) for _ in comms]
             return run_threads(worker, job, comms, watches, on_failure=lambda _: group.abort())

@@ -4,12 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
 
-OptimizerFactory = Callable[[list[Tensor]], Optimizer]
-"""Makes the optimiser of one flat parameter; it must treat every element alike (SGD, Adam, ...)."""
+from manyhands.replica.update import Update
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Mean loss over a batch, from the network's output and the targets."""
@@ -37,7 +34,9 @@ class Replica(ABC):
     params: Tensor
     grads: Tensor
     module: nn.Module
-    optimizer: Optimizer
+    update: Update
+    announces: bool = True
+    """Whether `forward_backward` tells what is final: not where its gradients are only a part of the sum."""
 
     @abstractmethod
     def forward_backward(self, batch: Batch, weight: float) -> Tensor:
@@ -49,49 +48,49 @@ class Replica(ABC):
 
     @abstractmethod
     def on_grad_ready(self, fn: Callable[[int, int], None]) -> None:
-        """Call `fn(start, stop)` during each `forward_backward`, whenever that part of its `grads` is final."""
+        """Call `fn(start, stop)` during `forward_backward`, whenever that part of its `grads` is final.
 
+        What was not named when it returns, such as everything for an empty batch, is final then.
+        """
 
-def stepper(optimizer: Optimizer) -> Callable[[], object]:
-    """Return what makes one step; plain SGD over one flat tensor is a single addition."""
-    (group,) = optimizer.param_groups
-    plain = ("momentum", "dampening", "weight_decay", "nesterov", "maximize")
-    if type(optimizer) is not SGD or any(group[name] for name in plain):
-        return optimizer.step
-    (weights,) = group["params"]
-    # The group is looked up anew, since loading a state replaces it.
-    return torch.no_grad()(lambda: weights.add_(weights.grad, alpha=-optimizer.param_groups[0]["lr"]))
+    def refresh(self) -> None:  # noqa: B027
+        """Bring what the network keeps beside `params` to what they say, after they came from elsewhere."""
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the trainable weights in the order in which they lie in `params`."""
+        return [tuple(p.shape) for p in self.module.parameters() if p.requires_grad]
 
 
 Piece = tuple[Batch, float]
 """Some rows, and their share in the mean over the global batch."""
 
 
-def sum_of_lanes(replica: Replica, lanes: Sequence[Iterable[Piece]]) -> Tensor:
+def sum_of_lanes(replica: Replica, lanes: Sequence[Iterable[Piece]], *, alone: bool = True) -> Tensor:
     """Leave in `grads` the sum over all pieces of all lanes; return the sum of their losses.
 
     A lane's pieces are added in order, the lanes in a balanced binary tree. The tree makes the sum independent of
     which rank computes which lanes, as long as each owns a whole subtree (see `comm.exact`).
     """
     if len(lanes) == 1:
-        return _sum_of_pieces(replica, lanes[0])
+        return _sum_of_pieces(replica, lanes[0], alone=alone)
     middle = len(lanes) // 2
-    left_loss = sum_of_lanes(replica, lanes[:middle])
+    left_loss = sum_of_lanes(replica, lanes[:middle], alone=False)
     left = replica.grads.clone()
-    right_loss = sum_of_lanes(replica, lanes[middle:])
+    right_loss = sum_of_lanes(replica, lanes[middle:], alone=False)
     replica.grads.copy_(left.add_(replica.grads))
     return left_loss + right_loss
 
 
-def _sum_of_pieces(replica: Replica, pieces: Iterable[Piece]) -> Tensor:
-    loss, total = None, None
-    for batch, weight in pieces:
-        if loss is None:
-            loss = replica.forward_backward(batch, weight)
-            continue
+def _sum_of_pieces(replica: Replica, pieces: Iterable[Piece], *, alone: bool) -> Tensor:
+    following = iter(pieces)
+    batch, weight = next(following)  # a lane has at least one piece, which may be empty
+    piece = next(following, None)
+    replica.announces = alone and piece is None
+    loss, total = replica.forward_backward(batch, weight), None
+    while piece is not None:
         total = replica.grads.clone() if total is None else total.add_(replica.grads)
-        loss = loss + replica.forward_backward(batch, weight)
+        loss = loss + replica.forward_backward(*piece)
+        piece = next(following, None)
     if total is not None:
         replica.grads.add_(total)
-    assert loss is not None, "a lane has at least one piece, which may be empty"
     return loss

@@ -5,12 +5,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from manyhands.replica.base import Loss, OptimizerFactory, Replica
+from manyhands.replica.base import Loss, Replica
 from manyhands.replica.flat import FlatReplica
 from manyhands.replica.fused import CROSS_ENTROPY, SIGMOID_ENTROPY, FusedReplica, stack_of_layers
 from manyhands.replica.layout import lay_out
 from manyhands.replica.random import Draws, key_random_layers
 from manyhands.replica.traits import traits_of
+from manyhands.replica.update import OptimizerFactory
 
 
 def cross_entropy(out: Tensor, y: Tensor) -> Tensor:

@@ -1,14 +1,16 @@
 """The general replica: any `nn.Module`, by autograd into flat gradients."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
-from manyhands.replica.base import Batch, Loss, OptimizerFactory, Replica, stepper
+from manyhands.replica.base import Batch, Loss, Replica
 from manyhands.replica.layout import Layout
 from manyhands.replica.random import Draws
+from manyhands.replica.update import OptimizerFactory, Update
 
 
 @final
@@ -27,10 +29,8 @@ class FlatReplica(Replica):
         self.module, self._layout, self._loss, self._draws, self._reseed = module, layout, loss, draws, reseed
         self.params, self.grads = layout.params, layout.grads
         n = layout.num_weights
-        self._weights, self._statistics = self.params[:n], self.params[n:]
-        self._weights.grad, self._moves = self.grads[:n], self.grads[n:]
-        self.optimizer = optimizer([self._weights])
-        self._step = stepper(self.optimizer)
+        self._statistics, self._moves = self.params[n:], self.grads[n:]
+        self.update = Update(self.params, self.grads, n, optimizer)
         self._ready: list[Callable[[int, int], None]] = []
 
     def forward_backward(self, batch: Batch, weight: float) -> Tensor:
@@ -48,24 +48,29 @@ class FlatReplica(Replica):
         loss.backward()  # type: ignore[no-untyped-call]
         if before is not None:
             self._take_moves(before, weight)
-            for fn in self._ready:
+            for fn in self._ready if self.announces else ():
                 fn(self._layout.num_weights, self.grads.numel())
         return loss.detach()
 
     def apply(self) -> None:
         """Step the optimiser over the weights, and add the moves to the statistics."""
-        self._step()
-        if self._statistics.numel():
-            self._statistics += self._moves
-            self._write_counters()
+        self.update.apply()
+
+    def refresh(self) -> None:
+        """Write the whole-number buffers."""
+        self._write_counters()
 
     def on_grad_ready(self, fn: Callable[[int, int], None]) -> None:
         """Hook every weight's gradient accumulation; the moves of the statistics are final after backward."""
         self._ready.append(fn)
         for name, p in self.module.named_parameters():
             if name in self._layout.spans:
-                start, stop = self._layout.spans[name]
-                p.register_post_accumulate_grad_hook(lambda _, a=start, b=stop: fn(a, b))  # type: ignore[no-untyped-call]
+                hook = partial(self._announce, fn, self._layout.spans[name])
+                p.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+
+    def _announce(self, fn: Callable[[int, int], None], span: tuple[int, int], _: Tensor) -> None:
+        if self.announces:
+            fn(*span)
 
     def _take_moves(self, before: Tensor, weight: float) -> None:
         """Turn what the forward pass did to the statistics into moves, and take it back until `apply`."""

@@ -11,8 +11,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from manyhands.replica.base import Batch, OptimizerFactory, Replica, stepper
+from manyhands.replica.base import Batch, Replica
 from manyhands.replica.layout import Layout
+from manyhands.replica.update import OptimizerFactory, Update
 
 # Looked up once: the look-up takes as long as the operation.
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
@@ -22,7 +23,9 @@ CROSS_ENTROPY, SIGMOID_ENTROPY = "cross-entropy", "sigmoid-cross-entropy"
 
 
 @dataclass
-class _Layer:
+class Layer:
+    """A Linear layer's views of the flat tensors, and what follows it."""
+
     weight: Tensor
     transposed: Tensor
     bias: Tensor
@@ -32,7 +35,7 @@ class _Layer:
 
 
 @dataclass
-class _Buffers:
+class Buffers:
     """Room for one batch size: the output of each layer, and the gradient with respect to it."""
 
     outputs: list[Tensor]
@@ -75,13 +78,11 @@ class FusedReplica(Replica):
             assert linear.weight.grad is not None
             assert linear.bias.grad is not None
             weight, bias = linear.weight.data, linear.bias.data
-            self._layers.append(_Layer(weight, weight.t(), bias, linear.weight.grad, linear.bias.grad, activation))
-        self._buffers: dict[int, _Buffers] = {}
+            self._layers.append(Layer(weight, weight.t(), bias, linear.weight.grad, linear.bias.grad, activation))
+        self._buffers: dict[int, Buffers] = {}
         self._ready: list[Callable[[int, int], None]] = []
         self._spans = _spans(self._layers)
-        self.params.grad = self.grads
-        self.optimizer = optimizer([self.params])
-        self._step = stepper(self.optimizer)
+        self.update = Update(self.params, self.grads, self.params.numel(), optimizer)
 
     @torch.no_grad()
     def forward_backward(self, batch: Batch, weight: float) -> Tensor:
@@ -99,31 +100,27 @@ class FusedReplica(Replica):
 
     def apply(self) -> None:
         """Step the optimiser over the flat weights."""
-        self._step()
+        self.update.apply()
 
     def on_grad_ready(self, fn: Callable[[int, int], None]) -> None:
         """Call back after each layer's backward, last layer first."""
         self._ready.append(fn)
 
-    def _room(self, rows: int) -> _Buffers:
+    def _room(self, rows: int) -> Buffers:
         if rows not in self._buffers:
             widths = [layer.bias.numel() for layer in self._layers]
             outputs = [self.params.new_empty(rows, w) for w in widths]
             deltas = [self.params.new_empty(rows, w) for w in widths[:-1]]
-            self._buffers[rows] = _Buffers(outputs, deltas, -self.params.new_ones(rows, 1))
+            self._buffers[rows] = Buffers(outputs, deltas, -self.params.new_ones(rows, 1))
         return self._buffers[rows]
 
-    def _forward(self, x: Tensor, room: _Buffers) -> Tensor:
+    def _forward(self, x: Tensor, room: Buffers) -> Tensor:
         for layer, out in zip(self._layers, room.outputs, strict=True):
             torch.addmm(layer.bias, x, layer.transposed, out=out)
-            if layer.activation is nn.ReLU:
-                out.relu_()
-            elif layer.activation is nn.Sigmoid:
-                out.sigmoid_()
-            x = out
+            x = activate_(out, layer.activation)
         return x
 
-    def _loss(self, out: Tensor, y: Tensor, room: _Buffers, scale: float) -> tuple[Tensor, Tensor]:
+    def _loss(self, out: Tensor, y: Tensor, room: Buffers, scale: float) -> tuple[Tensor, Tensor]:
         """Return the scaled loss, and its gradient with respect to `out`."""
         column = y.unsqueeze(1)
         if self._softmax:
@@ -135,20 +132,27 @@ class FusedReplica(Replica):
             p = out.sigmoid_()
         return loss, p.scatter_add_(1, column, room.minus_ones).mul_(scale)
 
-    def _backward(self, x: Tensor, delta: Tensor, room: _Buffers) -> None:
+    def _backward(self, x: Tensor, delta: Tensor, room: Buffers) -> None:
         for i in range(len(self._layers) - 1, -1, -1):
             layer = self._layers[i]
             below = room.outputs[i - 1] if i else x
             torch.mm(delta.t(), below, out=layer.weight_grad)
             torch.sum(delta, 0, out=layer.bias_grad)
-            for fn in self._ready:
+            for fn in self._ready if self.announces else ():
                 fn(*self._spans[i])
             if i:
                 down = torch.mm(delta, layer.weight, out=room.deltas[i - 1])
-                delta = _through_(down, below, self._layers[i - 1].activation)
+                delta = through_(down, below, self._layers[i - 1].activation)
 
 
-def _through_(delta: Tensor, out: Tensor, activation: type[nn.Module] | None) -> Tensor:
+def activate_(out: Tensor, activation: type[nn.Module] | None) -> Tensor:
+    """Apply the activation."""
+    if activation is nn.ReLU:
+        return out.relu_()
+    return out.sigmoid_() if activation is nn.Sigmoid else out
+
+
+def through_(delta: Tensor, out: Tensor, activation: type[nn.Module] | None) -> Tensor:
     """Multiply by the activation's slope, told from its output."""
     if activation is nn.ReLU:
         return _relu_backward(delta, out, 0, grad_input=delta)  # type: ignore[no-any-return]
@@ -157,7 +161,7 @@ def _through_(delta: Tensor, out: Tensor, activation: type[nn.Module] | None) ->
     return delta
 
 
-def _spans(layers: list[_Layer]) -> list[tuple[int, int]]:
+def _spans(layers: list[Layer]) -> list[tuple[int, int]]:
     spans, start = [], 0
     for layer in layers:
         stop = start + layer.weight.numel() + layer.bias.numel()

@@ -2,23 +2,42 @@
 
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from manyhands import registry, spec
 from manyhands.comm import Comm
+from manyhands.config import RunConfig
 from manyhands.errors import check
 from manyhands.replica import Replica
+from manyhands.replica.update import Moments
 
 
 @dataclass(kw_only=True, slots=True)
 class Sync(ABC):
-    """What the ranks exchange in each step. The fields of a strategy are its options."""
+    """What the ranks exchange in each step. The fields of a strategy are its options.
+
+    The ranks of `comm` are the workers, and after them the servers, where a strategy has some.
+    """
 
     exact: ClassVar[bool]
     """Whether n workers give the answer of one, on the same global batches."""
     requires: ClassVar[frozenset[str]] = frozenset()
     """The comm features it needs."""
+    apart: ClassVar[bool] = False
+    """Whether the ranks may hold different weights between two steps."""
+    lockstep: ClassVar[bool] = True
+    """Whether every worker is at the same step as the others; one that is not meets them at the end of an epoch."""
+    own_split: ClassVar[bool] = False
+    """Whether a worker sees the same part of the training data in every epoch."""
+
+    def num_servers(self) -> int:
+        """Return how many ranks beyond the workers it needs, to hold weights and run `serve`."""
+        return 0
 
     def start(self, replica: Replica, comm: Comm) -> None:
         """Give every rank the first rank's weights."""
@@ -26,23 +45,76 @@ class Sync(ABC):
 
     @abstractmethod
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
-        """Exchange after step `i`'s gradients, and let the optimiser act: the order is the strategy."""
+        """Exchange after step `i`'s gradients, and let the optimiser act: the order is the strategy.
+
+        A worker's `grads` hold its share of the mean over the global batch: their sum over the workers is the whole.
+        """
+
+    def end_epoch(self, replica: Replica, comm: Comm) -> None:  # noqa: B027
+        """Do what is to be done after the last step of an epoch."""
 
     def serve(self, replica: Replica, comm: Comm) -> None:  # noqa: B027
-        """Be a server until the workers are done; only strategies with server ranks have them."""
+        """Be a server until the workers are done."""
 
-    def finish(self, replica: Replica, comm: Comm) -> None:  # noqa: B027
-        """Leave every rank with the final weights."""
+    def settle(self, replica: Replica, comm: Comm) -> None:  # noqa: B027
+        """Give every worker the weights with which the run would end now."""
+
+    def finish(self, replica: Replica, comm: Comm) -> None:
+        """Leave every worker with the final weights, and let the servers go."""
+        self.settle(replica, comm)
+
+    def moments(self, replica: Replica, comm: Comm) -> Moments:
+        """Return the whole optimiser state for a checkpoint (on rank 0), wherever the ranks keep it."""
+        return replica.update.moments()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what this rank must find again after a resume besides weights and optimiser state."""
+        return {}
+
+    def events(self) -> list[dict[str, int]]:
+        """Return what this server did, update by update."""
+        return []
+
+    def notes(self) -> dict[str, float]:
+        """Return figures of its own for the record, such as the staleness of gradients."""
+        return {}
+
+
+@contextmanager
+def settled(sync: Sync, replica: Replica, comm: Comm) -> Iterator[None]:
+    """Let every worker have the weights that the run would end with now, and take them back afterwards."""
+    before = replica.params.clone() if sync.apart else None
+    sync.settle(replica, comm)
+    yield
+    if before is not None:
+        replica.params.copy_(before)
 
 
 def make(text: str) -> Sync:
-    """Make a strategy from its spec string, such as `allreduce`."""
+    """Make a strategy from its spec string, such as `local-sgd:period=8`."""
     name, options = spec.parse(text)
     cls = registry.find(sys.modules[__package__], Sync, name, "sync")  # type: ignore[type-abstract]
     return spec.build(cls, options, f"sync '{name}'")
+
+
+def num_ranks(config: RunConfig) -> int:
+    """Return how many ranks a run has: the workers, and the servers of its strategy."""
+    return config.size + make(config.sync).num_servers()
 
 
 def check_features(sync: Sync, features: frozenset[str], engine: str) -> None:
     """Refuse a strategy that needs what the engine's comm cannot do."""
     missing = sorted(sync.requires - features)
     check(not missing, f"this sync needs {', '.join(missing)}, which engine '{engine}' does not have")
+
+
+def apply_alone(replica: Replica, comm: Comm) -> None:
+    """Step with this worker's own gradient, weighted so that the mean of such steps over the workers is the whole's."""
+    replica.grads.mul_(comm.size)
+    replica.apply()
+
+
+def mean_(comm: Comm, t: Tensor) -> None:
+    """Replace `t` on every rank by its mean over the ranks."""
+    comm.all_reduce_(t)
+    t /= comm.size

@@ -45,6 +45,8 @@ class Task:
     """Passes over the training data."""
     micro_batch: int = 0
     """Rows computed at once on a CPU, to stay in cache and bound memory (a GPU takes 16 times as many); 0 for all."""
+    top: int = 1
+    """How many best guesses count: a sample is a hit when its label is among them."""
     eval_every: int = 1
     """Epochs between two evaluations on the test data."""
     replicate: int = 1

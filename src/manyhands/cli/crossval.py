@@ -1,0 +1,218 @@
+"""`manyhands crossval`: k-fold cross-validation, folds and data both in parallel."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from manyhands import launch
+from manyhands.cli.options import CONFIG_OPTION, JSON_OPTION, OUT_OPTION, config_options, with_config_file
+from manyhands.cli.show import people, print_json, results
+from manyhands.config import read_toml
+from manyhands.crossval import CrossvalRecord, CrossvalTable, cross_validate, tabulate
+from manyhands.crossval.run import ObserverOf
+from manyhands.errors import check
+from manyhands.launch.base import Observer
+from manyhands.record import Pulse
+from manyhands.run import ignore
+
+
+@config_options
+def crossval(
+    task: Annotated[str, typer.Argument(help="Task to cross-validate; may be left out with --config.")] = "",
+    folds: Annotated[int, typer.Option(help="Parts of the training samples; each is held out once.")] = 10,
+    split_data: Annotated[
+        bool,
+        typer.Option(
+            "--split-data",
+            help="Cut the data over nodes, fold each part, average all weights, score the mean on the test split.",
+        ),
+    ] = False,
+    nodes: Annotated[
+        int | None,
+        typer.Option(help="Nodes of --split-data; as many as workers if not given. More are trained in turn."),
+    ] = None,
+    table: Annotated[
+        bool, typer.Option("--table", help="Run --split-data for 1, 2, 4, 8 nodes and 2, 5, 10 folds.")
+    ] = False,
+    stacked: Annotated[
+        bool | None,
+        typer.Option(
+            "--stacked/--no-stacked",
+            help="Train a worker's folds as one batched model: equal to round-off. [default: with one worker]",
+            show_default=False,
+        ),
+    ] = None,
+    baseline: Annotated[
+        bool | None,
+        typer.Option(
+            "--baseline/--no-baseline",
+            help="Run on one worker too, for the speed-up and to compare the scores. [default: with several workers]",
+            show_default=False,
+        ),
+    ] = None,
+    config: CONFIG_OPTION = None,
+    out: OUT_OPTION = Path("runs"),
+    json: JSON_OPTION = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Cross-validate TASK on stratified folds of its training samples; the test split is left alone.
+
+    Workers take whole folds; when there are more workers than folds, several train each fold together. Fold scores
+    are those of one worker, to the last bit; of folds trained together to round-off, or to the bit with --exact.
+
+    Example: manyhands crossval mlp --folds 10 --engine mpi --workers 4
+    """
+    if config and not task:
+        task = str(read_toml(config).get("task", ""))
+    check(bool(task), "which task? for example: manyhands crossval mlp --folds 5")
+    check(not (table and nodes is not None), "--table chooses the nodes itself; leave --nodes out")
+    settings = with_config_file(config, options)
+    leads = launch.make(str(settings.get("engine", "mpi"))).leads
+    with _progress(visible=leads) as observe, redirect_stdout(sys.stderr):
+        if table:
+            found = tabulate(task, stacked=stacked, out=out, observe=observe, **settings)
+        else:
+            record = cross_validate(
+                task,
+                folds=folds,
+                split_data=split_data,
+                nodes=nodes,
+                stacked=stacked,
+                baseline=baseline,
+                out=out,
+                observe=observe,
+                **settings,
+            )
+    if not leads:
+        return
+    if table:
+        _show_table(found, out, as_json=json)
+    else:
+        _show(record, out, as_json=json)
+
+
+@contextmanager
+def _progress(*, visible: bool) -> Iterator[ObserverOf]:
+    """Draw a bar for each cross-validation on a terminal; elsewhere print a line at every tenth."""
+    if not visible:
+        yield lambda label, models: ignore
+    elif not people.is_terminal:
+        yield _lines
+    else:
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[rest]}"))
+        with Progress(*columns, console=people) as bars:
+
+            def observer(label: str, models: int) -> Observer:
+                bar = bars.add_task(label, total=None, rest="starting")
+                return lambda p: bars.update(bar, completed=p.step, total=p.steps, rest=_rest(p, models))
+
+            yield observer
+
+
+def _lines(label: str, models: int) -> Observer:
+    printed = [0]
+
+    def show(p: Pulse) -> None:
+        tenths = 10 * p.step // max(1, p.steps)
+        if tenths > printed[0]:
+            printed[0] = tenths
+            people.print(f"{label}: {_rest(p, models)}", markup=False, soft_wrap=True)
+
+    return show
+
+
+def _rest(p: Pulse, models: int) -> str:
+    done = models * p.step / max(1, p.steps)
+    return f"{done:.1f} of {models} folds · loss {p.loss:.4f} · ETA {timedelta(seconds=round(p.eta_s))}"
+
+
+def _show(record: CrossvalRecord, out: Path, *, as_json: bool) -> None:
+    """Print the folds for people, and the answer: a sentence, or one JSON object."""
+    people.print(_folds(record))
+    if record.bit_equal is not None:
+        people.print(_equality(record), markup=False, soft_wrap=True)
+    if record.workers > record.hardware["cores"]:
+        note = f"{record.workers} workers shared {record.hardware['cores']} cores: these times say little"
+        people.print(note, markup=False, soft_wrap=True)
+    people.print(f"kept in {out / record.id}", markup=False, soft_wrap=True)
+    if as_json:
+        print_json(record.model_dump_json())
+    else:
+        results.print(sentence(record), markup=False)
+
+
+def sentence(r: CrossvalRecord) -> str:
+    """Say the result in words."""
+    interval = f" ± {100 * r.interval:.2f}" if r.interval is not None else ""
+    cuts = f"{r.num_folds} folds" if r.nodes < 2 else f"{r.num_folds} folds on each of {r.nodes} nodes"
+    parts = [f"accuracy {100 * r.accuracy:.2f}{interval} % (mean of {cuts}, 95 % interval), loss {r.loss:.4f}"]
+    if r.hold_out:
+        held = r.hold_out
+        parts.append(f"hold-out {100 * held.accuracy:.2f} %, training {100 * held.train_accuracy:.2f} % (mean weights)")
+    many = "worker" if r.workers == 1 else "workers"
+    parts.append(f"{r.total_s:.1f} s on {r.workers} {many} ({r.wall_s:.1f} s with starting and reading)")
+    if r.speed_up is not None and r.improvement_pct is not None:
+        parts.append(f"speed-up {r.speed_up:.2f}×, performance improvement {r.improvement_pct:.1f} %")
+    return "; ".join(parts)
+
+
+def _equality(r: CrossvalRecord) -> str:
+    if r.bit_equal:
+        return "every fold has the accuracy, loss and weights of one worker, to the last bit"
+    return f"the folds' losses differ from one worker's by at most {r.max_loss_difference:.1e} of their value"
+
+
+def _folds(record: CrossvalRecord) -> Table:
+    table = _empty(f"{record.task}: {record.num_folds} folds")
+    for heading in ("fold", "samples", "accuracy", "loss", "time", "weights"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for f in record.folds:
+        name = f"{f.node}.{f.fold}" if record.nodes > 1 else str(f.fold)
+        score = (f"{f.samples:,}", f"{100 * f.accuracy:.2f} %", f"{f.loss:.4f}")
+        table.add_row(name, *score, f"{f.seconds:.1f} s", f.weights_sha256[:12])
+    return table
+
+
+def _show_table(found: CrossvalTable, out: Path, *, as_json: bool) -> None:
+    virtual = any(cell.nodes > cell.workers for cell in found.cells)
+    if virtual:
+        note = "where nodes are more than workers, these trained them in turn; 'slowest node' is its own training time"
+        people.print(note, markup=False, soft_wrap=True)
+    people.print(f"kept in {out / found.id}", markup=False, soft_wrap=True)
+    if as_json:
+        print_json(found.model_dump_json())
+    else:
+        results.print(_cells(found), soft_wrap=False)
+
+
+def _cells(found: CrossvalTable) -> Table:
+    table = _empty("")
+    headings = ("nodes", "folds", "workers", "fold acc.", "training", "hold-out", "time", "PI", "slowest node", "PI")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for cell in found.cells:
+        assert cell.hold_out is not None, "a table's data is cut over nodes"
+        scores = (cell.accuracy, cell.hold_out.train_accuracy, cell.hold_out.accuracy)
+        table.add_row(
+            *map(str, (cell.nodes, cell.num_folds, cell.workers)),
+            *(f"{100 * score:.2f} %" for score in scores),
+            *(f"{cell.total_s:.1f} s", _percent(cell.improvement_pct)),
+            *(f"{cell.longest_node_s:.1f} s", _percent(cell.longest_node_improvement_pct)),
+        )
+    return table
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f} %"
+
+
+def _empty(title: str) -> Table:
+    return Table(title=title or None, title_justify="left", box=None, padding=(0, 1, 0, 0))

@@ -1,0 +1,146 @@
+"""`manyhands syncs`: every strategy there is, its options, and the engines that can run it."""
+
+import inspect
+import json as json_module
+import re
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from manyhands import launch, registry, spec, sync
+from manyhands.cli.options import JSON_OPTION
+from manyhands.cli.show import print_json, results
+from manyhands.errors import check
+from manyhands.sync import Sync
+
+HEAD = "<!-- Made by `manyhands syncs --markdown > docs/syncs.md`; change docstrings, not this file. -->"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What a user may want to know about one strategy."""
+
+    name: str
+    does: str
+    """The first sentence of its class's docstring."""
+    equals_serial: bool
+    servers: int
+    """Ranks beyond the workers that it has by itself."""
+    needs: list[str]
+    """Features of the comm."""
+    engines: list[str]
+    """Engines with these features."""
+    options: list[dict[str, Any]]
+    example: str
+
+
+def syncs(
+    name: Annotated[str, typer.Argument(help="Show this strategy alone, with its options and an example.")] = "",
+    json: JSON_OPTION = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of docs/syncs.md.")] = False,
+) -> None:
+    """Show the strategies that --sync takes: what they do, their options, and the engines that can run them.
+
+    Example: manyhands syncs local-sgd
+    """
+    check(not (json and markdown), "choose --json or --markdown, not both")
+    entries = [describe(name)] if name else describe_all()
+    if json:
+        print_json(json_module.dumps(asdict(entries[0]) if name else {"syncs": [asdict(e) for e in entries]}))
+    elif markdown:
+        typer.echo(markdown_of(entries))
+    elif name:
+        _show(entries[0])
+    else:
+        results.print(_table(entries), soft_wrap=False)
+        results.print("an example of one: manyhands syncs NAME", markup=False)
+
+
+def describe_all() -> list[Entry]:
+    """Describe every strategy that is found."""
+    return [describe(name) for name in registry.names(sync, Sync)]
+
+
+def describe(name: str) -> Entry:
+    """Describe the strategy of this name."""
+    cls = registry.find(sync, Sync, name, "sync")  # type: ignore[type-abstract]
+    made = sync.make(name)
+    options = spec.describe(cls)
+    engines = [engine for engine in launch.names() if made.requires <= launch.make(engine).features]
+    return Entry(
+        name=name,
+        does=first_sentence(inspect.getdoc(cls) or ""),
+        equals_serial=made.exact,
+        servers=made.num_servers(),
+        needs=sorted(made.requires),
+        engines=engines,
+        options=[o._asdict() for o in options],
+        example=_example(name, options, engines),
+    )
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a docstring, on one line."""
+    return re.split(r"(?<=[.!?])\s", " ".join(text.split()), maxsplit=1)[0]
+
+
+def markdown_of(entries: list[Entry]) -> str:
+    """Make the table that stands in the documentation."""
+    headings = ("sync", "what it does", "options", "equals serial", "servers", "needs", "engines")
+    rows = [headings, ["---"] * len(headings), *(_row(e) for e in entries)]
+    table = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
+    return f"{HEAD}\n\n# Strategies\n\n{table}"
+
+
+def _row(e: Entry) -> list[str]:
+    options = [f"`{o['name']}={_text(o['default'])}` {o['help']}".strip() for o in e.options]
+    equal, servers = "yes" if e.equals_serial else "no", str(e.servers) if e.servers else ""
+    return [f"`{e.name}`", e.does, "<br>".join(options), equal, servers, ", ".join(e.needs), ", ".join(e.engines)]
+
+
+def _table(entries: list[Entry]) -> Table:
+    table = Table(box=None, padding=(0, 2, 1, 0))
+    table.add_column("sync", no_wrap=True)
+    table.add_column("what it does, and its options")
+    for heading, width in (("equals serial", 6), ("needs", 13), ("engines", 8)):
+        table.add_column(heading, max_width=width)
+    for e in entries:
+        does = "\n".join([e.does, *(f"{o['name']}={_text(o['default'])}: {o['help']}" for o in e.options)])
+        servers = [f"{e.servers} server rank{'s' if e.servers > 1 else ''}"] if e.servers else []
+        engines = "all" if e.engines == launch.names() else ", ".join(e.engines)
+        cells = (e.name, does, "yes" if e.equals_serial else "no", ", ".join([*servers, *e.needs]), engines)
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _show(e: Entry) -> None:
+    results.print(f"{e.name}: {e.does}", markup=False)
+    lines = {
+        "equals serial": "yes" if e.equals_serial else "no",
+        "servers": f"{e.servers} more than the workers" if e.servers else "none",
+        "needs": ", ".join(e.needs) or "nothing special",
+        "engines": ", ".join(e.engines) or "none",
+    }
+    lines |= {f"{o['name']}={_text(o['default'])}": f"{o['help']} ({o['kind']})".strip() for o in e.options}
+    width = max(map(len, lines))
+    for name, text in lines.items():
+        results.print(f"  {name:<{width}}  {text}", markup=False)
+    results.print(f"example: {e.example}", markup=False)
+
+
+def _example(name: str, options: list[spec.Option], engines: list[str]) -> str:
+    several = [engine for engine in engines if engine != "serial"]
+    engine = "mpi" if "mpi" in several else several[0] if several else "serial"
+    workers = "" if engine == "serial" else " --workers 4"
+    first = f":{options[0].name}={_text(options[0].default)}" if options else ""
+    return f"manyhands train mlp --engine {engine}{workers} --sync {name}{first}"
+
+
+def _text(value: Any) -> str:
+    """Write a default as one would type it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "…" if value is None else str(value)

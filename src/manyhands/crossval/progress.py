@@ -1,0 +1,37 @@
+"""The watch of a worker that trains several models: one bar for all of its steps."""
+
+import time
+from typing import final
+
+from manyhands.record import Pulse
+from manyhands.watch import Watch
+
+
+@final
+class ModelsWatch:
+    """Passes on what one model's training says as a part of the whole; only the first worker's is shown."""
+
+    def __init__(self, inner: Watch, *, shown: bool, steps: int) -> None:
+        self._inner, self._shown, self._steps = inner, shown, max(1, steps)
+        self._before, self._since = 0, time.perf_counter()
+        self.stopped = False
+
+    def at(self, step: int) -> None:
+        """Note the step, counted over all models of this worker."""
+        self._inner.at(self._before + step)
+
+    def stop_asked(self) -> bool:
+        """Tell whether the user wants it all to end; once said, it stays so for the models that follow."""
+        self.stopped = self.stopped or self._inner.stop_asked()
+        return self.stopped
+
+    def pulse(self, pulse: Pulse) -> None:
+        """Show the step among all steps of this worker."""
+        if self._shown:
+            done = self._before + pulse.step
+            left_s = (time.perf_counter() - self._since) / max(1, done) * (self._steps - done)
+            self._inner.pulse(pulse.model_copy(update={"step": done, "steps": self._steps, "eta_s": left_s}))
+
+    def passed(self, steps: int) -> None:
+        """Go on to the next model."""
+        self._before += steps

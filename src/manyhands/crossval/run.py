@@ -1,0 +1,245 @@
+"""Cross-validate on many workers, one fold or several to each, and hold the result to what one worker gives."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from manyhands import facts, launch, sync, tasks
+from manyhands.config import RunConfig
+from manyhands.crossval.record import CrossvalRecord, CrossvalTable, FoldScore, HoldOut, half_interval
+from manyhands.crossval.units import Ask, Sharing, assign, check_units, units_of, write_places
+from manyhands.crossval.worker import PLACES, alone_or_together, crossval_rank
+from manyhands.data import Dataset
+from manyhands.errors import UserError, check
+from manyhands.launch.base import Observer
+from manyhands.launch.environment import outer_world
+from manyhands.record import RunDir, new_id, write_atomically
+from manyhands.replica import Replica
+from manyhands.replica.fused import FusedReplica
+from manyhands.replica.traits import traits_of
+from manyhands.request import resolve
+from manyhands.run import ignore, preflight
+from manyhands.tasks import Task
+from manyhands.tasks.load import check_not_importing, name_of
+from manyhands.tasks.setup import load_data
+from manyhands.training import Job
+
+TABLE_NODES, TABLE_FOLDS = (1, 2, 4, 8), (2, 5, 10)
+SMALL = 50_000
+"""Weights up to which a network of any kind is stacked on a CPU."""
+
+ObserverOf = Callable[[str, int], Observer]
+"""Makes the observer of one cross-validation, from what it is and how many models it trains."""
+
+
+def cross_validate(
+    task: str | Task,
+    *,
+    folds: int = 10,
+    split_data: bool = False,
+    nodes: int | None = None,
+    stacked: bool | None = None,
+    baseline: bool | None = None,
+    out: str | Path = "runs",
+    observe: ObserverOf = lambda label, models: ignore,
+    **options: Any,
+) -> CrossvalRecord:
+    """Cross-validate a task with the options of `manyhands crossval`.
+
+    >>> record = cross_validate("mlp", folds=10, engine="mpi", workers=4)  # doctest: +SKIP
+    """
+    check_not_importing()
+    own, config = _resolve(task, options)
+    check(split_data or nodes is None, f"nodes {nodes} needs --split-data, which cuts the data over them")
+    check(nodes is None or nodes >= 1, f"nodes must be at least 1, got {nodes}")
+    ask = Ask(folds=folds, nodes=(nodes or config.workers) if split_data else 0, stacked=bool(stacked))
+    ready = _load(config, own)
+    replica = _preflight(config, ask, own, ready.data)
+    if stacked is None:
+        ask = replace(ask, stacked=_stacks(config, replica))
+    compares = _compares(config, ask, baseline)
+    run = _open(Path(out), config)
+    record = _run(config, ask, own, ready, run, observe(_label(config, ask), ask.num_units))
+    if compares:
+        alone = config.model_copy(update={"engine": "serial", "workers": 1, "threads": 1})
+        single = replace(ask, nodes=min(ask.nodes, 1))
+        beside = RunDir(run.path / "baseline")
+        label = "baseline: one worker"
+        record = record.against(_run(alone, single, own, ready, beside, observe(label, single.num_units)))
+    _store(run, "crossval.json", record, config)
+    return record
+
+
+def tabulate(
+    task: str | Task,
+    *,
+    nodes: Sequence[int] = TABLE_NODES,
+    folds: Sequence[int] = TABLE_FOLDS,
+    stacked: bool | None = None,
+    out: str | Path = "runs",
+    observe: ObserverOf = lambda label, models: ignore,
+    **options: Any,
+) -> CrossvalTable:
+    """Cross-validate with the data cut over each number of nodes, for each number of folds (the paper's tables).
+
+    As many workers as nodes take part, up to those of the config; each trains its nodes in turn. The first number
+    of nodes is what the others' times are held to.
+    """
+    check_not_importing()
+    check(outer_world() is None, "a table starts its own workers; run it without mpiexec or srun")
+    own, config = _resolve(task, options)
+    check(len(nodes) > 0 and len(folds) > 0, "a table needs at least one number of nodes and one of folds")
+    asks = [Ask(folds=k, nodes=n, stacked=bool(stacked)) for n in nodes for k in folds]
+    ready = _load(config, own)
+    tried = [_preflight(_with_workers(config, ask), ask, own, ready.data) for ask in asks]
+    if stacked is None:
+        asks = [replace(ask, stacked=_stacks(config, tried[0])) for ask in asks]
+    run = _open(Path(out), config)
+    cells: dict[int, dict[int, CrossvalRecord]] = {}
+    for ask in asks:
+        here, folder = _with_workers(config, ask), RunDir(run.path / f"nodes-{ask.nodes}-folds-{ask.folds}")
+        cell = _run(here, ask, own, ready, folder, observe(_label(here, ask), ask.num_units))
+        first = cells.setdefault(ask.folds, {}).setdefault(nodes[0], cell)
+        cells[ask.folds][ask.nodes] = cell.against(first) if ask.nodes != nodes[0] else cell
+    flat = [cells[k][n] for n in nodes for k in folds]
+    table = CrossvalTable(id=run.path.name, nodes=list(nodes), folds=list(folds), cells=flat)
+    _store(run, "table.json", table, config)
+    return table
+
+
+def _resolve(task: str | Task, options: dict[str, Any]) -> tuple[Task, RunConfig]:
+    own = tasks.load(task) if isinstance(task, str) else task
+    config = resolve(task if isinstance(task, str) else name_of(task), options, own)
+    # The number of threads inside a product may change its bits, and workers need the cores.
+    return own, config.model_copy(update={"blas_threads": config.blas_threads or 1})
+
+
+def _stacks(config: RunConfig, replica: Replica) -> bool:
+    """Choose whether to stack where the user did not.
+
+    A model's last bits depend on how many it is stacked with, so several workers train theirs in turn. On a CPU a
+    large network keeps a core as busy alone, and a convolution for many models at once takes twice as long.
+    """
+    if config.workers > 1 or config.exact:
+        return False
+    small = isinstance(replica, FusedReplica) or replica.params.numel() <= SMALL
+    return small or replica.params.is_cuda
+
+
+def _with_workers(config: RunConfig, ask: Ask) -> RunConfig:
+    return config.model_copy(update={"workers": min(config.workers, ask.nodes)})
+
+
+class _Ready(NamedTuple):
+    """The data, and how long it took to read."""
+
+    data: Dataset
+    read_s: float
+
+
+def _load(config: RunConfig, task: Task) -> _Ready:
+    begun = time.perf_counter()
+    data = load_data(task, config, scan=launch.make(config.engine).leads)
+    return _Ready(data, time.perf_counter() - begun)
+
+
+def _preflight(config: RunConfig, ask: Ask, task: Task, data: Dataset) -> Replica:
+    """Find every bad request before any worker starts; return a replica of the network."""
+    launcher = launch.make(config.engine)
+    check(
+        "split" in launcher.features,
+        f"engine {config.engine} cannot form the groups that crossval needs; choose serial, threads, mpi, torch or ray",
+    )
+    launcher.check(config)
+    check(config.checkpoint_every == 0, "crossval keeps no checkpoints; leave --checkpoint-every out")
+    check(not (config.exact and ask.stacked), "give --exact or --stacked, not both: stacked models round differently")
+    servers = sync.make(config.sync).num_servers()
+    check(servers == 0, f"sync '{config.sync}' needs server ranks, which crossval has not; use allreduce")
+    check_units(data.train, ask)
+    return _try_folds(config, ask, task, data)
+
+
+def _try_folds(config: RunConfig, ask: Ask, task: Task, data: Dataset) -> Replica:
+    """Try a step of one fold of each size, as `train` would before it starts."""
+    size = config.workers if outer_world() else Sharing(ask.num_units, config.workers).largest_group
+    probe = alone_or_together(config, size).model_copy(update={"data": "", "image_size": 0, "replicate": 1})
+    sizes = {len(unit.train): unit for unit in units_of(assign(data.train, ask, config.seed), ask)}
+    for unit in sizes.values():
+        replica = preflight(probe, replace(task, data=partial(unit.of, data))).replica
+    x, _ = data.train.batch(slice(0, min(2, len(data.train))), replica.params.dtype)
+    check(
+        config.engine != "threads" or not traits_of(replica.module, x.to(replica.params.device)).global_random,
+        "threads cannot each train a model that draws from torch's process-wide generator; "
+        "use nn.Dropout layers, or --engine mpi",
+    )
+    return replica
+
+
+def _compares(config: RunConfig, ask: Ask, wanted: bool | None) -> bool:
+    """Tell whether to run on one worker too: only where that is something else, and other processes allow it."""
+    outside = outer_world() is not None
+    check(not (wanted and outside), "--baseline starts a run of its own; give it without mpiexec or srun")
+    return (config.workers > 1 or ask.nodes > 1) and wanted is not False and not outside
+
+
+def _run(config: RunConfig, ask: Ask, task: Task, ready: _Ready, run: RunDir, observe: Observer) -> CrossvalRecord:
+    launcher = launch.make(config.engine)
+    if launcher.leads:
+        run.path.mkdir(parents=True, exist_ok=True)
+        write_places(run.path / PLACES, assign(ready.data.train, ask, config.seed))
+    launcher.agree("the folds are written")
+    job = Job(config, run, task=task, data=ready.data, extra=asdict(ask))
+    begun = time.perf_counter()
+    result = launcher.launch(crossval_rank, job, observe)[0]
+    if result["status"] == "interrupted":
+        raise KeyboardInterrupt
+    wall_s = time.perf_counter() - begun + ready.read_s
+    folds = [FoldScore.model_validate(fold) for fold in result["folds"]]
+    accuracies = [fold.accuracy for fold in folds]
+    nodes = {fold.node for fold in folds}
+    return CrossvalRecord(
+        id=run.path.name,
+        task=config.task,
+        engine=config.engine,
+        sync=config.sync,
+        workers=config.workers,
+        num_folds=ask.folds,
+        nodes=ask.nodes,
+        folds=folds,
+        accuracy=sum(accuracies) / len(folds),
+        interval=half_interval(accuracies),
+        loss=sum(fold.loss for fold in folds) / len(folds),
+        hold_out=HoldOut.model_validate(result["hold_out"]) if result["hold_out"] else None,
+        total_s=result["total_s"],
+        wall_s=wall_s,
+        longest_node_s=max(sum(fold.seconds for fold in folds if fold.node == node) for node in nodes),
+        hardware=facts.hardware(),
+        versions=facts.versions(),
+        config=config,
+    )
+
+
+def _open(out: Path, config: RunConfig) -> RunDir:
+    """Make the folder and write the settings, to run again with `--config`."""
+    launcher = launch.make(config.engine)
+    run = RunDir(out / launcher.agree(f"{new_id(config)}-crossval"))
+    if launcher.leads:
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+            write_atomically(run.path / "crossval.toml", config.to_toml())
+        except OSError as error:
+            raise UserError(f"cannot write to --out '{out}': {error.strerror}") from None
+    return run
+
+
+def _store(run: RunDir, name: str, record: CrossvalRecord | CrossvalTable, config: RunConfig) -> None:
+    if launch.make(config.engine).leads:
+        write_atomically(run.path / name, record.model_dump_json(indent=2) + "\n")
+
+
+def _label(config: RunConfig, ask: Ask) -> str:
+    cuts = f"{ask.folds} folds" if ask.nodes < 2 else f"{ask.nodes} nodes of {ask.folds} folds"
+    return f"{cuts}, {config.workers} worker{'s' if config.workers > 1 else ''}"

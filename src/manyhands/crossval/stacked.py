@@ -1,0 +1,196 @@
+"""Train the folds of a worker as one batched model: the same scores as one after the other, to round-off."""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, cast, final
+
+import torch
+from torch import Tensor, nn
+
+from manyhands.comm.self_ import SelfComm
+from manyhands.config import RunConfig
+from manyhands.crossval.progress import ModelsWatch
+from manyhands.crossval.units import Unit
+from manyhands.data import Dataset, Split
+from manyhands.errors import Diverged
+from manyhands.evaluate import evaluate
+from manyhands.plan import Plan
+from manyhands.record import Pulse
+from manyhands.replica import Replica
+from manyhands.replica.random import mix_key
+from manyhands.replica.stacked import FusedStack, Stack, stack
+from manyhands.tasks import Task
+from manyhands.tasks.setup import _SEEDING, loss_of
+
+INTERVAL_S = 0.25
+
+
+class Trained(NamedTuple):
+    """One model of the stack, trained and tested."""
+
+    module: nn.Module
+    loss: float
+    accuracy: float
+    steps: int
+
+
+class _Epoch(NamedTuple):
+    """The samples of all models in the order of one epoch; a shorter row is padded at its end."""
+
+    rows: Tensor
+    """(models, samples) rows of the data."""
+    weights: Tensor
+    """(models, samples) each sample's share in the mean over its batch; 0 for padding."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Tested:
+    """As much of a replica as an evaluation looks at."""
+
+    module: nn.Module
+    params: Tensor
+
+
+def plans_of(units: Sequence[Unit], config: RunConfig, train: Split) -> list[Plan]:
+    """Return the plan of each model, trained alone."""
+    return [Plan(config, train.rows(unit.train), 0, 1) for unit in units]
+
+
+def train_stacked(
+    units: Sequence[Unit], task: Task, config: RunConfig, data: Dataset, device: torch.device, watch: ModelsWatch
+) -> list[Trained] | None:
+    """Train models that make as many steps per epoch; None where the network must be trained in turn."""
+    plans = plans_of(units, config, data.train)
+    assert len({plan.steps_per_epoch for plan in plans}) == 1, "stacked models step together"
+    models = _make(units, task, config, data, device)
+    if models is None:
+        return None
+    width = max(plan.batch_size for plan in plans)
+    if 0 < config.micro_batch < width and not isinstance(models, FusedStack):
+        return None  # random layers draw by the row's place in the batch, which a stack takes whole
+    steps = _train(models, plans, units, config, data, watch)
+    loss = loss_of(task)
+    trained = []
+    for i, unit in enumerate(units):
+        model = cast(Replica, _Tested(models.modules[i], models.params))
+        test_loss, accuracy = evaluate(model, unit.of(data).test, loss, SelfComm(), config.top)
+        _check_finite(test_loss, unit, steps)
+        trained.append(Trained(models.modules[i], test_loss, accuracy, steps))
+    return trained
+
+
+def _make(units: Sequence[Unit], task: Task, config: RunConfig, data: Dataset, device: torch.device) -> Stack | None:
+    """Build each model with the weights that the seed decides, as it would be alone."""
+    dtype, modules = getattr(torch, config.dtype), []
+    for unit in units:
+        with _SEEDING, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            modules.append(task.model(unit.of(data)))
+    sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)
+    return stack(
+        modules,
+        sample.to(device),
+        task.loss,
+        lambda params: task.make_optimizer(params, config.lr),
+        device=device,
+        dtype=dtype,
+        fuse=config.fuse,
+    )
+
+
+def _train(
+    models: Stack, plans: Sequence[Plan], units: Sequence[Unit], config: RunConfig, data: Dataset, watch: ModelsWatch
+) -> int:
+    """Make all steps, or those until the user wants to stop; return how many."""
+    plan, rows, width = plans[0], replace(data.train, copies=1), max(plan.batch_size for plan in plans)
+    begun = beat = time.perf_counter()
+    losses: list[Tensor] = []
+    for number in range(plan.epochs):
+        epoch = _epoch(plans, units, number, models.params)
+        for step in plan.steps_of_epoch(number * plan.steps_per_epoch):
+            watch.at(step)
+            start = step % plan.steps_per_epoch * width
+            pieces = _pieces(epoch, start, start + width, config.micro_batch or width)
+            losses.append(_forward_backward(models, rows, pieces, mix_key(config.seed, step)))
+            models.update.scale = plan.lr_scale(step)
+            models.apply()
+            now = time.perf_counter()
+            if now - beat > INTERVAL_S or plan.ends_epoch(step):
+                beat = now
+                mean = _agree(losses, units, step)
+                watch.pulse(_pulse(plan, step + 1, mean, now - begun, len(units)))
+                if watch.stop_asked():
+                    return step + 1
+    return plan.steps
+
+
+def _epoch(plans: Sequence[Plan], units: Sequence[Unit], epoch: int, like: Tensor) -> _Epoch:
+    longest = max(len(plan.split) for plan in plans)
+    rows = torch.zeros(len(plans), longest, dtype=torch.int64)
+    weights = torch.zeros(len(plans), longest, dtype=like.dtype)
+    for i, (plan, unit) in enumerate(zip(plans, units, strict=True)):
+        start = 0
+        for batch in plan.batches(epoch):
+            order = torch.arange(batch.start, batch.stop) if isinstance(batch, slice) else batch
+            stop = start + len(order)
+            rows[i, start:stop] = unit.train[order % len(unit.train)]
+            weights[i, start:stop] = 1 / len(order)
+            start = stop
+    return _Epoch(rows.to(like.device), weights.to(like.device))
+
+
+def _pieces(epoch: _Epoch, start: int, stop: int, width: int) -> Iterator[_Epoch]:
+    stop = min(stop, epoch.rows.shape[1])
+    for a in range(start, stop, width):
+        b = min(a + width, stop)
+        yield _Epoch(epoch.rows[:, a:b], epoch.weights[:, a:b])
+
+
+def _forward_backward(models: Stack, split: Split, pieces: Iterator[_Epoch], key: int) -> Tensor:
+    """Leave in `grads` the sum over the pieces of a batch; return each model's loss."""
+    total, losses = None, None
+    for rows, weights in pieces:
+        if losses is not None:
+            total = models.grads.clone() if total is None else total.add_(models.grads)
+        x, y = split.batch(rows.reshape(-1), models.params.dtype)
+        found = models.forward_backward(x.view(*rows.shape, *x.shape[1:]), y.view(rows.shape), weights, key)
+        losses = found if losses is None else losses + found
+    if total is not None:
+        models.grads.add_(total)
+    assert losses is not None, "a batch has at least one piece"
+    return losses
+
+
+def _agree(losses: list[Tensor], units: Sequence[Unit], step: int) -> float:
+    """Look at the losses since the last time; return their mean."""
+    found = torch.stack(losses).double().cpu()
+    losses.clear()
+    for unit, loss in zip(units, found.sum(0).tolist(), strict=True):
+        _check_finite(loss, unit, step + 1)
+    return float(found.mean())
+
+
+def _check_finite(loss: float, unit: Unit, step: int) -> None:
+    if not math.isfinite(loss):
+        raise Diverged(f"the loss of fold {unit.fold} became {loss} by step {step}; try a smaller --lr")
+
+
+def _pulse(plan: Plan, step: int, loss: float, seconds: float, models: int) -> Pulse:
+    """Count the steps of all models, as if they had been trained in turn."""
+    rate = models * plan.samples_until(step) / max(seconds, 1e-9)
+    return Pulse(
+        step=models * step,
+        steps=models * plan.steps,
+        epoch=(step - 1) // plan.steps_per_epoch + 1,
+        epochs=plan.epochs,
+        loss=loss,
+        accuracy=None,
+        samples_per_s=rate,
+        eta_s=0.0,
+        compute_s=seconds,
+        comm_s=0.0,
+        wait_s=0.0,
+    )

@@ -1,0 +1,199 @@
+"""What one worker does in a cross-validation: its own folds, or its share of one that several train together."""
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from manyhands import tasks
+from manyhands.checkpoint import weights_sha256
+from manyhands.comm import Comm
+from manyhands.comm.self_ import SelfComm
+from manyhands.config import RunConfig
+from manyhands.crossval.progress import ModelsWatch
+from manyhands.crossval.record import FoldScore, HoldOut
+from manyhands.crossval.stacked import plans_of, train_stacked
+from manyhands.crossval.units import Ask, Sharing, Unit, read_places, units_of
+from manyhands.data import Dataset
+from manyhands.evaluate import evaluate
+from manyhands.record import RunDir
+from manyhands.tasks import Task
+from manyhands.tasks.setup import device_of, load_data, loss_of, make_replica
+from manyhands.training import Job, train_rank
+from manyhands.watch import Watch
+
+PLACES = "folds.npy"
+"""The file in a cross-validation's folder with the node and the fold of every sample."""
+NEVER = 1 << 30
+HASH_BYTES = 32
+
+
+def crossval_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
+    """Train and test this worker's folds; return the scores of all, the same on every worker."""
+    task, ask = job.task or tasks.load(job.config.task), Ask(**job.extra)
+    device = device_of(job.config, comm.rank)
+    data = (job.data or load_data(task, job.config)).to(device)
+    units = units_of(read_places(job.run.path / PLACES), ask)
+    sharing = Sharing(len(units), comm.size)
+
+    make_replica(task, job.config, data, device)  # the first optimiser of a process loads libraries for seconds
+    comm.barrier()
+    started = time.perf_counter()
+    mine = [units[i] for i in sharing.mine(comm.rank)]
+    group = comm.split(sharing.group(comm.rank)) if sharing.in_groups else SelfComm()
+    folds = _Folds(task, alone_or_together(job.config, group.size), data, device, job.run, group)
+    steps = sum(plan.steps for plan in plans_of(mine, folds.config, data.train))
+    models = ModelsWatch(watch, shown=comm.rank == 0, steps=steps)
+    own = {unit.name: score for unit, score in folds.scores(mine, models, stacked=ask.stacked)}
+
+    scores = _gather(comm, units, own if group.rank == 0 else {})
+    if scores is None:
+        return {"status": "interrupted"}
+    hold_out = _average(comm, job, task, data, units, sharing) if ask.nodes else None
+    return {
+        "status": "complete",
+        "folds": [score.model_dump() for score in scores],
+        "hold_out": hold_out.model_dump() if hold_out else None,
+        "total_s": _longest(comm, time.perf_counter() - started),
+    }
+
+
+def alone_or_together(config: RunConfig, size: int) -> RunConfig:
+    """Return the config of one model's training, by so many workers; a fold is tested at the end only."""
+    sync = config.sync if size > 1 else "allreduce"
+    return config.model_copy(update={"workers": size, "threads": 1, "sync": sync, "eval_every": NEVER})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Folds:
+    """All that the training of a fold needs but the fold."""
+
+    task: Task
+    config: RunConfig
+    data: Dataset
+    device: torch.device
+    run: RunDir
+    group: Comm
+
+    def scores(self, units: Sequence[Unit], watch: ModelsWatch, *, stacked: bool) -> Iterator[tuple[Unit, FoldScore]]:
+        """Train and test these models; those not finished when the user wants to stop are left out."""
+        plans = plans_of(units, self.config, self.data.train)
+        pairs = list(zip(units, plans, strict=True))
+        for _, alike in itertools.groupby(pairs, key=lambda pair: (pair[0].node, pair[1].steps_per_epoch)):
+            together = [unit for unit, _ in alike]
+            batched = self._stacked(together, watch) if stacked and len(together) > 1 else None
+            yield from self._in_turn(together, watch) if batched is None else batched
+            if watch.stopped:
+                return
+
+    def _stacked(self, units: Sequence[Unit], watch: ModelsWatch) -> list[tuple[Unit, FoldScore]] | None:
+        begun = time.perf_counter()
+        trained = train_stacked(units, self.task, self.config, self.data, self.device, watch)
+        if trained is None or watch.stopped:
+            return None if trained is None else []
+        seconds = (time.perf_counter() - begun) / len(units)
+        found = []
+        for unit, model in zip(units, trained, strict=True):
+            folder = self._folder(unit)
+            _save(folder, model.module)
+            values = {"accuracy": model.accuracy, "loss": model.loss, "steps": model.steps, "seconds": seconds}
+            found.append((unit, self._score(unit, weights_sha256(model.module), stacked=True, **values)))
+            watch.passed(model.steps)
+        return found
+
+    def _in_turn(self, units: Sequence[Unit], watch: ModelsWatch) -> Iterator[tuple[Unit, FoldScore]]:
+        for unit in units:
+            begun = time.perf_counter()
+            job = Job(self.config, self._folder(unit), task=self.task, data=unit.of(self.data))
+            record = train_rank(self.group, job, watch)
+            if record["status"] == "interrupted":
+                watch.stopped = True
+                return
+            watch.passed(record["steps"])
+            values = {"accuracy": record["test_accuracy"], "loss": record["test_loss"], "steps": record["steps"]}
+            seconds = time.perf_counter() - begun
+            yield unit, self._score(unit, record["weights_sha256"], stacked=False, seconds=seconds, **values)
+
+    def _folder(self, unit: Unit) -> RunDir:
+        folder = RunDir(self.run.path / unit.name)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _score(self, unit: Unit, sha256: str, *, stacked: bool, **values: Any) -> FoldScore:
+        copies = self.data.train.copies
+        return FoldScore(
+            node=unit.node,
+            fold=unit.fold,
+            train_samples=len(unit.train) * copies,
+            samples=len(unit.test),
+            stacked=stacked,
+            weights_sha256=sha256,
+            **values,
+        )
+
+
+def _gather(comm: Comm, units: Sequence[Unit], own: dict[str, FoldScore]) -> list[FoldScore] | None:
+    """Tell every worker all scores, or None where one is missing; adding to zeros changes no bit."""
+    numbers = ("accuracy", "loss", "seconds", "steps", "train_samples", "samples", "stacked")
+    rows = torch.zeros(len(units), 1 + len(numbers) + HASH_BYTES, dtype=torch.float64)
+    for i, unit in enumerate(units):
+        if unit.name in own:
+            score = own[unit.name]
+            values = [1.0, *(float(getattr(score, name)) for name in numbers), *bytes.fromhex(score.weights_sha256)]
+            rows[i] = torch.tensor(values, dtype=torch.float64)
+    comm.all_reduce_(rows)
+    if not bool((rows[:, 0] == 1).all()):
+        return None
+    return [
+        FoldScore.model_validate(
+            {
+                **dict(zip(numbers, row[1:], strict=False)),
+                "node": unit.node,
+                "fold": unit.fold,
+                "weights_sha256": bytes(map(int, row[-HASH_BYTES:])).hex(),
+            }
+        )
+        for unit, row in zip(units, rows.tolist(), strict=True)
+    ]
+
+
+def _average(comm: Comm, job: Job, task: Task, data: Dataset, units: Sequence[Unit], sharing: Sharing) -> HoldOut:
+    """Average the weights of all models, in one order whoever trained them, and test the mean on the test split."""
+    replica = make_replica(task, job.config, data, device_of(job.config, comm.rank))
+    total = torch.zeros_like(replica.params, dtype=torch.float64)
+    for i, unit in enumerate(units):
+        owner = sharing.owner(i)
+        if owner == comm.rank:
+            replica.module.load_state_dict(load_file(RunDir(job.run.path / unit.name).model))
+        comm.broadcast_(replica.params, owner)
+        total += replica.params
+    replica.params.copy_(total / len(units))
+    loss, accuracy = evaluate(replica, data.test, loss_of(task), comm, job.config.top)
+    train_loss, train_accuracy = evaluate(replica, data.train, loss_of(task), comm, job.config.top)
+    if comm.rank == 0:
+        _save(job.run, replica.module)
+    return HoldOut(
+        accuracy=accuracy,
+        loss=loss,
+        train_accuracy=train_accuracy,
+        train_loss=train_loss,
+        weights_sha256=weights_sha256(replica.module),
+    )
+
+
+def _longest(comm: Comm, seconds: float) -> float:
+    return float(comm.all_gather(torch.tensor([seconds], dtype=torch.float64)).max())
+
+
+def _save(run: RunDir, module: nn.Module) -> None:
+    weights = {n: t.detach().cpu().contiguous().clone() for n, t in module.state_dict().items()}
+    beside = Path(f"{run.model}.tmp")
+    save_file(weights, beside)
+    beside.replace(run.model)

@@ -1,0 +1,226 @@
+"""Comma-separated files with a header: a column of text, or columns of numbers, and a column of labels.
+
+A text becomes the count of each of its words, hashed to a fixed number of places (Weinberger et al. 2009). The hash
+needs no vocabulary, so a word counts the same in every file and on every worker.
+"""
+
+import csv
+import io
+import re
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhands.data.checks import limit
+from manyhands.data.split import Dataset, Split
+from manyhands.errors import UserError, check, unknown
+
+WORDS = 1024
+MAX_VALUES = 1 << 33
+LARGEST_COUNT = 255
+
+HELD_OUT = 6
+"""One row of so many is held out for the test, as from other files without a test set."""
+
+# A sign is a word too, so that no text is without words, and an emoji or a # counts.
+WORD = r"\w+|[^\w\s]"
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Table(NamedTuple):
+    """The cells of a file, still as text."""
+
+    file: Path
+    header: list[str]
+    rows: list[list[str]]
+    lines: list[int]
+    """The line of the file on which each row ends."""
+
+    def column(self, name: str) -> list[str]:
+        """Return the stripped cells of the column of this name."""
+        if name not in self.header:
+            unknown(f"column of '{self.file}' named", name, self.header)
+        place = self.header.index(name)
+        return [row[place].strip() for row in self.rows]
+
+
+def load_csv(
+    file: Path,
+    *,
+    label: str | None = None,
+    text: str | None = None,
+    words: int | None = None,
+    train: int | None = None,
+    test: int | None = None,
+) -> Dataset:
+    """Load the hashed words of a column of text, or without one all other columns as numbers.
+
+    Such files are often sorted by their label, so the rows are shuffled, always in the same way, and from each class
+    a sixth is held out.
+    """
+    table = _read(file)
+    if label is None:
+        raise UserError(f"csv needs label=COLUMN, one of the columns of '{file}': {', '.join(table.header)}")
+    check(words is None or text is not None, f"words={words} of csv needs text=COLUMN, whose words are to be hashed")
+    check(text != label, f"text and label of csv must be two columns, got '{label}' for both")
+    y, classes = _classes(table, label)
+    x = _numbers(table, label) if text is None else _hashed(table, text, WORDS if words is None else words)
+    for_train, for_test = _hold_out(y, classes, f"column '{label}' of '{file}'")
+    return Dataset(
+        name="csv",
+        train=limit(_split(x, y, for_train), train, "train of csv"),
+        test=limit(_split(x, y, for_test), test, "test of csv"),
+        classes=classes,
+    )
+
+
+def _read(file: Path) -> Table:
+    check(file.is_file(), f"there is no file '{file}'")
+    # A spreadsheet writes a mark in front, which is no part of the first column's name.
+    reader = csv.reader(io.StringIO(_decoded(file), newline=""), strict=True)
+    rows, lines = [], []
+    try:
+        for row in reader:
+            if row:
+                rows.append(row)
+                lines.append(reader.line_num)
+    except csv.Error as error:
+        raise UserError(f"line {reader.line_num} of '{file}' is not comma-separated text: {error}") from None
+    check(bool(rows), f"'{file}' is empty; its first line must name the columns")
+    table = Table(file, [" ".join(name.split()) for name in rows[0]], rows[1:], lines[1:])
+    _check_header(table)
+    _check_rows(table)
+    return table
+
+
+def _decoded(file: Path) -> str:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise UserError(f"'{file}' cannot be read: {error.strerror or error}") from None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = 1 + data.count(b"\n", 0, error.start)
+        bad = error.object[error.start]
+        raise UserError(f"'{file}' is not UTF-8: line {line} holds the byte 0x{bad:02x}; save it as UTF-8") from None
+
+
+def _check_header(table: Table) -> None:
+    named = [name for name in table.header if name]
+    twice = next((name for name in named if named.count(name) > 1), None)
+    check(twice is None, f"two columns of '{table.file}' are named '{twice}'; rename one")
+    check(
+        not all(_is_number(name) for name in named),
+        f"the first line of '{table.file}' must name the columns, but it is '{_shown(','.join(table.header))}'",
+    )
+
+
+def _check_rows(table: Table) -> None:
+    check(bool(table.rows), f"'{table.file}' has a header but no rows")
+    for row, line in zip(table.rows, table.lines, strict=True):
+        check(
+            len(row) == len(table.header),
+            f"line {line} of '{table.file}' has {len(row)} cells, but the header has {len(table.header)}; "
+            f'a cell with a comma must stand in "quotes"',
+        )
+
+
+def _classes(table: Table, name: str) -> tuple[Ints, int]:
+    """Number the labels in their order: that of whole numbers if all are, else that of text."""
+    labels = table.column(name)
+    _check_filled(table, name, labels)
+    found = set(labels)
+    check(
+        len(found) > 1,
+        f"every row of column '{name}' of '{table.file}' is '{_shown(labels[0])}', but there must be at least "
+        f"two classes",
+    )
+    whole = all(re.fullmatch(r"-?[0-9]{1,18}", label) for label in found)
+    ordered = sorted(found, key=lambda label: (int(label) if whole else 0, label))
+    number = {label: i for i, label in enumerate(ordered)}
+    return np.array([number[label] for label in labels], np.int64), len(ordered)
+
+
+def _hashed(table: Table, name: str, words: int) -> Tensor:
+    # Late, since it takes longer to import than most files to read.
+    from sklearn.feature_extraction.text import HashingVectorizer  # type: ignore[import-untyped, unused-ignore]
+
+    texts = table.column(name)
+    _check_filled(table, name, texts)
+    check(words >= 1, f"words of csv must be at least 1, got {words}")
+    check(
+        words * len(texts) <= MAX_VALUES,
+        f"words={words} for {len(texts)} rows would be {words * len(texts)} values, but at most {MAX_VALUES} are "
+        f"allowed; ask for fewer words",
+    )
+    hashing = HashingVectorizer(n_features=words, token_pattern=WORD, norm=None, alternate_sign=False)
+    counts = hashing.transform(texts)
+    counts.data = np.minimum(counts.data, LARGEST_COUNT)
+    return torch.from_numpy(counts.astype(np.uint8).toarray())
+
+
+def _numbers(table: Table, label: str) -> Tensor:
+    names = [name for name in table.header if name != label]
+    check(bool(names), f"'{table.file}' has no column but the label '{label}'")
+    if "" in names:
+        place = 1 + table.header.index("")
+        raise UserError(f"column {place} of '{table.file}' has no name, as if it were a row number; name or remove it")
+    return torch.from_numpy(np.stack([_floats(table, name) for name in names], axis=1))
+
+
+def _floats(table: Table, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    cells = table.column(name)
+    bad = next((i for i, cell in enumerate(cells) if not _is_number(cell)), None)
+    if bad is not None:
+        raise UserError(
+            f"line {table.lines[bad]} of '{table.file}' has '{_shown(cells[bad])}' in column '{name}', which is no "
+            f"finite number; for a column of text add text={name}"
+        )
+    return np.array(cells, np.float64)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return bool(np.isfinite(float(cell)))
+    except ValueError:
+        return False
+
+
+def _shown(cell: str) -> str:
+    """Return a cell as part of a sentence: on one line, and not too long."""
+    return textwrap.shorten(cell, 60, placeholder="…")
+
+
+def _check_filled(table: Table, name: str, cells: Sequence[str]) -> None:
+    empty = next((i for i, cell in enumerate(cells) if not cell), None)
+    if empty is not None:
+        raise UserError(f"line {table.lines[empty]} of '{table.file}' has nothing in column '{name}'")
+
+
+def _hold_out(y: Ints, classes: int, what: str) -> tuple[Ints, Ints]:
+    """Return the rows to train on and those to test on, both shuffled; every class keeps a row to train on."""
+    order = np.random.Generator(np.random.PCG64(0)).permutation(len(y))
+    shuffled = y[order]
+    by_class = np.argsort(shuffled, kind="stable")
+    spare = np.delete(by_class, np.searchsorted(shuffled[by_class], np.arange(classes)))
+    check(
+        len(spare) > 0,
+        f"the {len(y)} rows of {what} are all different, but a label must have rows both to train and to test on",
+    )
+    num_test = min(len(spare), max(1, len(y) // HELD_OUT))
+    # Evenly spaced among rows that are ordered by class, so that each class gives its share.
+    taken = spare[(2 * np.arange(num_test) + 1) * len(spare) // (2 * num_test)]
+    for_test = np.zeros(len(y), bool)
+    for_test[taken] = True
+    return order[~for_test], order[for_test]
+
+
+def _split(x: Tensor, y: Ints, rows: Ints) -> Split:
+    return Split(x[torch.from_numpy(rows)], torch.from_numpy(y[rows]))

@@ -1,0 +1,235 @@
+"""Engine `ray`: a head that hands out work to the processes of a Ray cluster (the papers' OmpCluster row).
+
+Ray places the ranks, one actor each, and tells when one has died; their tensors travel between them directly, as
+those of engine torch do. A rank reserves a core, or its share of a GPU, where the cluster has enough of them free;
+where it has not, the ranks share what there is, instead of waiting for each other.
+"""
+
+import json
+import math
+import os
+import re
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any, final
+
+from manyhands import tasks
+from manyhands.comm.torch_ import PeerLost, TorchComm
+from manyhands.config import RunConfig
+from manyhands.errors import ManyhandsError, RankFailed, check
+from manyhands.launch.base import Launcher, Observer, Worker
+from manyhands.launch.environment import check_alone
+from manyhands.launch.interrupt import stop_on_signal
+from manyhands.launch.live import LiveFolder, read_failures, read_status
+from manyhands.launch.processes import NO_FILE
+from manyhands.launch.ray_actor import RankActor, output_of
+from manyhands.launch.ray_cluster import check_ray, cluster
+from manyhands.launch.supervisor import FAILURE_GRACE_S, POLL_S, STOP_GRACE_S
+from manyhands.record import Pulse
+from manyhands.sync.base import num_ranks
+from manyhands.tasks.setup import is_cpu
+from manyhands.training import Job
+
+START_S = 120.0
+"""How long the cluster may take to place the ranks."""
+
+_SIGNAL = re.compile(r"\*\*\* (SIG\w+) received")
+_DETAIL = re.compile(r"Worker exit detail: (.*)", re.DOTALL)
+GONE = "its process is gone: killed by signal 9 (SIGKILL: kill -9, or out of memory), or ended by itself"
+
+
+@final
+class RayLauncher(Launcher):
+    """`--workers` actors of a Ray cluster, or of a Ray started for the run."""
+
+    features = TorchComm.features
+
+    def check(self, config: RunConfig) -> None:
+        """Allow any number of workers of one thread each."""
+        check_alone(config.engine)
+        hint = "choose --engine hybrid for threads inside MPI processes"
+        check(config.threads == 1, f"--threads belongs to engine hybrid; {hint}")
+        check(config.task in tasks.names() or ".py" in config.task, NO_FILE)
+        check_ray(config)
+
+    def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
+        """Have actors run the worker."""
+        folder, size = LiveFolder(job.run), num_ranks(job.config)
+        folder.open()
+        try:
+            folder.write_job(job, f"{worker.__module__}:{worker.__qualname__}")
+            with stop_on_signal() as stop, cluster(job.config, size) as ray:
+                ranks = _Ranks(ray, job.config, folder, size)
+                try:
+                    return ranks.work(observe, stop)
+                finally:
+                    ranks.kill()
+        finally:
+            folder.close()
+
+
+@final
+class _Ranks:
+    """The actors of one run."""
+
+    def __init__(self, ray: Any, config: RunConfig, folder: LiveFolder, size: int) -> None:
+        self._ray, self._folder = ray, folder
+        shares = _shares(ray, config, size)
+        actor = ray.remote(RankActor).options(max_restarts=0, scheduling_strategy="SPREAD", **shares)
+        self._actors = [actor.remote() for _ in range(size)]
+        self._pending: dict[Any, int] = {}
+        self._pulses = _Tail(folder.pulses)
+        self._outputs = [_Tail(output_of(folder, rank)) for rank in range(size)]
+        self._crashes: dict[int, str] = {}
+
+    def work(self, observe: Observer, stop: threading.Event) -> list[dict[str, Any]]:
+        """Hand every rank its work, and follow it to the end."""
+        orders = self._orders(self._places())
+        self._pending = {
+            actor.run.remote(json.dumps(order)): order["rank"]
+            for actor, order in zip(self._actors, orders, strict=True)
+        }
+        results: dict[int, dict[str, Any]] = {}
+        stop_by = fail_by = math.inf
+        while self._pending:
+            results.update(self._new_results())
+            self._show(observe)
+            now = time.monotonic()
+            if failures := read_failures(self._folder):
+                # A rank that only lost another waits for that one to be found out.
+                own = [error for error in failures if not isinstance(error, PeerLost)]
+                fail_by = min(fail_by, now + FAILURE_GRACE_S)
+                if own or now > fail_by or not self._pending:
+                    raise (own or failures)[0]
+            if stop.is_set() and stop_by == math.inf:
+                self._folder.stop.touch()
+                stop_by = now + STOP_GRACE_S
+            if now > stop_by:
+                raise KeyboardInterrupt
+        return [results[rank] for rank in range(len(orders))]
+
+    def kill(self) -> None:
+        """End every actor, and wait until they are gone."""
+        for actor in self._actors:
+            self._ray.kill(actor)
+        if self._pending:
+            self._ray.wait(list(self._pending), num_returns=len(self._pending), timeout=FAILURE_GRACE_S)
+
+    def _places(self) -> list[dict[str, Any]]:
+        """Wait until every actor is somewhere, and return where."""
+        live = str(self._folder.path.resolve())
+        refs = [actor.place.remote(live) for actor in self._actors]
+        _, missing = self._ray.wait(refs, num_returns=len(refs), timeout=START_S)
+        check(
+            not missing,
+            f"Ray has not found a place for {len(missing)} of {len(refs)} ranks within {START_S:.0f} s; "
+            "'ray status' tells what the cluster is busy with",
+        )
+        try:
+            places = [json.loads(text) for text in self._ray.get(refs)]
+        except self._ray.exceptions.RayError as error:
+            raise ManyhandsError(f"Ray could not start a rank: {_last_line(error)}") from error
+        for place in places:
+            check(
+                place["sees_folder"],
+                f"the run's folder '{live}' is not on {place['host']}: "
+                "all machines of the cluster must share it; choose another --out",
+            )
+        return places
+
+    def _orders(self, places: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Write down what each rank must know."""
+        ranks_at = Counter(place["node"] for place in places)
+        cores_at: dict[str, set[int]] = defaultdict(set)
+        for place in places:
+            cores_at[place["node"]].update(place["cores"])
+        everyone = {
+            "size": len(places),
+            "address": places[0]["address"],
+            "job": str(self._folder.job.resolve()),
+            "folder": os.getcwd(),
+            "path": [p or os.getcwd() for p in sys.path],
+        }
+        return [
+            {
+                **everyone,
+                "rank": rank,
+                "ranks_here": ranks_at[place["node"]],
+                "cores_here": len(cores_at[place["node"]]),
+            }
+            for rank, place in enumerate(places)
+        ]
+
+    def _new_results(self) -> dict[int, dict[str, Any]]:
+        """Wait a moment; return the results of ranks that have ended since, or raise if one has died."""
+        done, _ = self._ray.wait(list(self._pending), num_returns=len(self._pending), timeout=POLL_S)
+        results = {}
+        for ref in done:
+            rank = self._pending.pop(ref)
+            try:
+                results[rank] = json.loads(self._ray.get(ref))
+            except self._ray.exceptions.RayError as error:
+                raise self._death(rank, error) from error
+        return results
+
+    def _death(self, rank: int, error: Exception) -> ManyhandsError:
+        self._show(lambda pulse: None)
+        status = read_status(self._folder, rank)
+        if status is None:
+            return ManyhandsError(f"Ray could not start rank {rank}: {_last_line(error)}")
+        _, step, host = status
+        return RankFailed(rank=rank, host=host, step=step, cause=_cause(str(error), self._crashes.get(rank, "")))
+
+    def _show(self, observe: Observer) -> None:
+        """Pass on what the ranks have told and printed since."""
+        for line in self._pulses.lines():
+            observe(Pulse.model_validate_json(line))
+        for rank, output in enumerate(self._outputs):
+            for line in output.lines():
+                if crash := _SIGNAL.search(line):
+                    self._crashes[rank] = crash[1]
+                print(line, file=sys.stderr, flush=True)
+
+
+@final
+class _Tail:
+    """A file that grows, read line by line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read = path, 0
+
+    def lines(self) -> list[str]:
+        """Return the whole lines that are new."""
+        if not self._path.is_file():
+            return []
+        with open(self._path, "rb") as f:
+            f.seek(self._read)
+            whole, end, _ = f.read().rpartition(b"\n")
+        self._read += len(whole) + len(end)
+        return whole.decode(errors="replace").split("\n") if end else []
+
+
+def _shares(ray: Any, config: RunConfig, size: int) -> dict[str, float]:
+    """Return what each rank reserves: what is there must do, or the ranks would wait for each other for ever."""
+    free = ray.available_resources()
+    shares = {"num_cpus": 1.0 if free.get("CPU", 0) >= size else 0.0}
+    gpus = int(free.get("GPU", 0))
+    if gpus and not is_cpu(config.device):
+        shares["num_gpus"] = 1 / math.ceil(size / gpus)
+    return shares
+
+
+def _cause(error: str, crash: str) -> str:
+    """Say why a process died, as far as Ray knows: of a process that is killed it sees only that it is gone."""
+    if crash:
+        return f"killed by {crash}"
+    told = _DETAIL.search(error)
+    return GONE if told is None or "connection error code" in told[1] else " ".join(told[1].split())
+
+
+def _last_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else type(error).__name__

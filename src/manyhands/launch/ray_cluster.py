@@ -1,0 +1,190 @@
+"""The Ray that engine `ray` uses: the one this process is joined to, one that the user names, or one of our own.
+
+Our own is as small and as closed as Ray allows: it listens on the loopback interface alone, wants a token that was
+drawn for it, has no dashboard, reports nothing to anybody, and keeps its files in a folder that is removed with it.
+"""
+
+import importlib.util
+import logging
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from manyhands import facts
+from manyhands.config import RunConfig
+from manyhands.errors import ManyhandsError, UserError, check
+from manyhands.launch.cores import blas_threads
+
+MISSING = "engine ray needs the package ray; run: pip install 'manyhands[ray]'"
+OBJECT_STORE_BYTES = 80 << 20
+"""The least that Ray allows; the tensors travel between the ranks, not through its store."""
+REACH_S = 10.0
+"""How long the head of a cluster may take to answer."""
+MAX_FOLDER = 40
+"""Characters that a folder may have for the names of Ray's sockets in it to stay within the system's limit."""
+
+
+def check_ray(config: RunConfig) -> None:
+    """Refuse to go on without the package, or with an address where nobody answers: Ray would try for minutes."""
+    check(importlib.util.find_spec("ray") is not None, MISSING)
+    if config.ray_address in ("", "auto"):
+        return
+    host, _, port = config.ray_address.rpartition(":")
+    check(
+        bool(host) and port.isdecimal() and "/" not in host,
+        f"--ray-address takes HOST:PORT of the cluster's head, or 'auto', got '{config.ray_address}'",
+    )
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"nobody answers at --ray-address '{config.ray_address}': {error}; 'ray status' tells"
+        ) from None
+
+
+def load() -> Any:
+    """Import Ray, which takes a while and is not everywhere."""
+    import ray
+
+    return ray
+
+
+@contextmanager
+def cluster(config: RunConfig, num_ranks: int) -> Iterator[Any]:
+    """Yield the module `ray`, joined to a cluster; leave, or end, only what was joined or started here."""
+    with redirect_stdout(sys.stderr):  # Ray's complaints about dead workers go to stdout, which is for results
+        if "ray" in sys.modules and load().is_initialized():
+            yield load()
+        elif config.ray_address:
+            with _joined(config.ray_address) as ray:
+                yield ray
+        else:
+            with _started(config, num_ranks) as ray:
+                yield ray
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[Any]:
+    ray = load()
+    local = address.startswith(("auto", "localhost:", "127."))
+    with _own_sigterm(), _on_loopback(ray) if local else nullcontext():
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            ray.shutdown()
+            hint = "'ray status' tells whether it runs; a cluster with a token wants RAY_AUTH_MODE=token here too"
+            raise UserError(f"cannot join the Ray cluster at '{address}': {_first_line(error)}; {hint}") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _started(config: RunConfig, num_ranks: int) -> Iterator[Any]:
+    own = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed",  # we say it ourselves, with rank and step
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "OMP_NUM_THREADS": str(blas_threads(config, num_ranks, facts.cores())),  # where it is not set, Ray sets it to 1
+    }
+    with _guarded_folder(own["RAY_AUTH_TOKEN"]) as folder:
+        try:
+            with _environment(own), _own_sigterm():
+                _init(load(), num_ranks, folder)
+            yield load()
+        finally:
+            load().shutdown(wait_for_processes=True)
+            _read_environment_again(load())
+
+
+@contextmanager
+def _guarded_folder(token: str) -> Iterator[Path]:
+    """Make a folder for a Ray with this token; a process beside us removes both when we leave, or are killed."""
+    usual = tempfile.gettempdir()
+    folder = tempfile.mkdtemp(prefix="mh-ray-", dir=usual if len(usual) <= MAX_FOLDER else "/tmp")
+    command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("ray_guard.py")), folder]
+    # A session of its own, so that Ctrl-C does not reach it.
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, **quiet) as guard:
+        assert guard.stdin is not None
+        guard.stdin.write(f"{token}\n".encode())
+        guard.stdin.flush()
+        yield Path(folder)
+
+
+def _init(ray: Any, num_ranks: int, folder: Path) -> None:
+    _read_environment_again(ray)
+    try:
+        with _on_loopback(ray):
+            ray.init(
+                address="local",
+                num_cpus=num_ranks,  # so many processes are started ahead, and each rank may have a core of its own
+                object_store_memory=OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _temp_dir=str(folder),
+            )
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise ManyhandsError(f"cannot start Ray on this machine: {_first_line(error)}") from error
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Set variables for the processes started meanwhile; take back these and what Ray sets besides."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep this process's answer to SIGTERM, which Ray replaces."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _on_loopback(ray: Any) -> Iterator[None]:
+    """Have Ray take 127.0.0.1 as this machine's address and listen nowhere else, as it does on macOS by itself.
+
+    Named in `ray.init`, Ray replaces that address by one that others can reach.
+    """
+    constants = ray._private.ray_constants
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+
+
+def _read_environment_again(ray: Any) -> None:
+    """Have Ray forget the token, and whether it needs one: it asks the environment once per process."""
+    ray._raylet.Config.initialize("")
+    ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

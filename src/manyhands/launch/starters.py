@@ -1,0 +1,177 @@
+"""Start the processes of a run: all of them through one mpiexec, or each as a child of this process."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar, final
+
+from manyhands import facts
+from manyhands.comm import mpi, torch_
+from manyhands.config import RunConfig
+from manyhands.errors import UserError, check
+from manyhands.launch.cores import blas_threads
+from manyhands.launch.interrupt import die_with_parent
+from manyhands.launch.live import LiveFolder, read_status
+from manyhands.launch.rank import World
+from manyhands.sync.base import num_ranks
+
+Process = subprocess.Popen[str]
+
+
+class Starter(ABC):
+    """Starts processes that each run `manyhands.launch.rank`, and tells from how they ended which rank died."""
+
+    name: ClassVar[str]
+    """What the user knows the processes by."""
+    engine: ClassVar[str]
+    """The engine whose processes, started from outside, have such a `world`."""
+    noise: ClassVar[re.Pattern[str]]
+    """Lines of output that say nothing to the user."""
+
+    @abstractmethod
+    def check(self, config: RunConfig) -> None:
+        """Refuse what cannot be started here."""
+
+    @abstractmethod
+    def world(self) -> World:
+        """Return the comm of the processes that were started from outside, this one among them."""
+
+    @abstractmethod
+    def start(self, config: RunConfig, folder: LiveFolder) -> Iterator[Process]:
+        """Start them, each the first of a session of its own, so that Ctrl-C reaches only us."""
+
+    @abstractmethod
+    def deaths(self, folder: LiveFolder, num_ranks: int, statuses: Sequence[int | None], text: str) -> dict[int, str]:
+        """Return how ranks died that could not say so themselves; the processes' statuses and output tell."""
+
+
+@final
+class Mpiexec(Starter):
+    """One mpiexec, which starts the ranks on one host or several."""
+
+    name = "mpiexec"
+    engine = "mpi"
+    noise = re.compile(r"^(=|YOUR APPLICATION|This typically refers|Please see|application called MPI_Abort|Abort\()")
+
+    def check(self, config: RunConfig) -> None:
+        """Refuse where there is no mpiexec."""
+        find_mpiexec(config.mpiexec)
+
+    def world(self) -> World:
+        """Return MPI's world."""
+        return mpi.world()
+
+    def start(self, config: RunConfig, folder: LiveFolder) -> Iterator[Process]:
+        """Start mpiexec."""
+        processes = str(num_processes(config))
+        yield _popen([*find_mpiexec(config.mpiexec), "-n", processes, *_rank_command(folder)], config)
+
+    def deaths(self, folder: LiveFolder, num_ranks: int, statuses: Sequence[int | None], text: str) -> dict[int, str]:
+        """Read mpiexec's lament; without one, suspect the first rank that left no result."""
+        places = {rank: place for rank in range(num_ranks) if (place := read_status(folder, rank))}
+        died = re.search(r"PID (\d+) RUNNING AT (\S+)", text)
+        for rank, (pid, _, _) in places.items():
+            if died and pid == int(died[1]):
+                killed, ended = re.search(r"\(signal (\d+)\)", text), re.search(r"EXIT CODE: (\d+)", text)
+                code = -int(killed[1]) if killed else int(ended[1]) if ended else None
+                return {rank: cause_of(code)}
+        silent = [rank for rank in places if not folder.result(rank).is_file()]
+        return {rank: cause_of(statuses[0]) for rank in silent[:1]}
+
+
+@final
+class Children(Starter):
+    """One child of this process for each rank, on this host; rank 0 inherits the port at which they meet."""
+
+    name = "a rank"
+    engine = "torch"
+    noise = re.compile(r"(?!)")
+
+    def check(self, config: RunConfig) -> None:
+        """Allow all: every host can start processes."""
+
+    def world(self) -> World:
+        """Return torchrun's world."""
+        return torch_.world(local=torch_.is_loopback(os.environ["MASTER_ADDR"]))
+
+    def start(self, config: RunConfig, folder: LiveFolder) -> Iterator[Process]:
+        """Start them; the port is open before the first one runs, so none can come too early or find it taken."""
+        with torch_.listen() as listener:
+            place, port = torch_.address_of(listener), listener.fileno()
+            command = [*_rank_command(folder), place]
+            yield _popen([*command, "0", str(port)], config, inherit=[port])
+        for rank in range(1, num_ranks(config)):
+            yield _popen([*command, str(rank)], config)
+
+    def deaths(self, folder: LiveFolder, num_ranks: int, statuses: Sequence[int | None], text: str) -> dict[int, str]:
+        """Look for children that ended without a failure or a result; those killed by a signal come first."""
+        silent = {
+            rank: status
+            for rank, status in enumerate(statuses)
+            if status is not None and not folder.failure(rank).is_file() and not folder.result(rank).is_file()
+        }
+        return {rank: cause_of(silent[rank]) for rank in sorted(silent, key=lambda rank: (silent[rank] >= 0, rank))}
+
+
+def num_processes(config: RunConfig) -> int:
+    """Return how many processes a run has: one for each rank, or for the threads of a hybrid one together."""
+    return num_ranks(config) // config.threads
+
+
+def find_mpiexec(given: str = "") -> list[str]:
+    """Return the command that starts ranks: the user's, the one beside this Python, or the one on the path."""
+    if given:
+        words = shlex.split(given)
+        check(bool(shutil.which(words[0])), f"there is no command '{words[0]}' to start MPI ranks with")
+        return words
+    beside = Path(sys.prefix) / "bin" / "mpiexec"
+    found = str(beside) if beside.is_file() else shutil.which("mpiexec")
+    if not found:
+        raise UserError("engines mpi and hybrid need mpiexec, which is not here; run 'pip install mpich'")
+    return [found]
+
+
+def cause_of(status: int | None) -> str:
+    """Put a process's exit status in words; a negative one is a signal's number."""
+    if status is None:
+        return "ended by itself"
+    if status < 0:
+        return f"killed by signal {-status} ({signal.Signals(-status).name})"
+    return f"ended by itself with exit code {status}"
+
+
+def _rank_command(folder: LiveFolder) -> list[str]:
+    return [sys.executable, "-m", "manyhands.launch.rank", str(folder.job.resolve())]
+
+
+def _popen(command: list[str], config: RunConfig, inherit: Sequence[int] = ()) -> Process:
+    threads = blas_threads(config, config.size, facts.cores())
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": str(threads),
+            "MANYHANDS_PATH": json.dumps([p or os.getcwd() for p in sys.path]),
+        },
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+        pass_fds=inherit,
+    )
+
+
+def _die_with_parent() -> None:
+    """Have the kernel end the process should this one be killed; SIGTERM would let mpiexec wait for ranks that hang."""
+    die_with_parent(signal.SIGKILL)

@@ -1,0 +1,351 @@
+"""Train several models of one architecture as one: every operation has a leading dimension for the models.
+
+Ten folds of a cross-validation are ten small networks; one batched product keeps the cores busier than ten products
+in turn. The models never mix: each has its own weights, its own rows and its own loss.
+
+The sums of a matrix product depend on where in memory the matrix begins. So each model's part of a tensor begins at
+a multiple of 64 bytes: with one thread, the fused stack gives a model the same bits wherever, and with however many
+others, it is stacked.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from manyhands.replica.base import Loss
+from manyhands.replica.build import LOSSES
+from manyhands.replica.fused import CROSS_ENTROPY, Buffers, Layer, activate_, stack_of_layers, through_
+from manyhands.replica.layout import lay_out
+from manyhands.replica.random import Draws, key_random_layers
+from manyhands.replica.traits import traits_of
+from manyhands.replica.update import OptimizerFactory, Update
+
+
+class Stack(ABC):
+    """Some models of one architecture; row i of `params` and `grads` belongs to model i.
+
+    The weights of `modules[i]` are views of `params[i]`. Every model steps in every `apply`, one that had no rows
+    too: a gradient of zeros does nothing in plain SGD, but momentum and Adam go on by what they remember.
+    """
+
+    params: Tensor
+    grads: Tensor
+    modules: list[nn.Module]
+    update: Update
+    """The optimiser of `params` as one flat parameter; its `lr` may be set before each `apply`."""
+
+    @abstractmethod
+    def forward_backward(self, x: Tensor, y: Tensor, weights: Tensor, key: int = 0) -> Tensor:
+        """Fill `grads` and return the loss of each model: the sum over its rows of weight times the row's loss.
+
+        x is (models, rows, ...), y and weights are (models, rows). A row of weight 0 is padding, whatever it holds.
+        Random layers draw from `key` and the row, as a replica does with a batch of this key and first row 0.
+        """
+
+    @abstractmethod
+    def apply(self) -> None:
+        """Let the optimiser change `params` by `grads`."""
+
+    @abstractmethod
+    def outputs(self, x: Tensor) -> Tensor:
+        """Return (models, rows, ...) outputs in evaluation mode; x has the models' dimension or is for all of them."""
+
+
+def stack(
+    modules: Sequence[nn.Module],
+    sample: Tensor,
+    loss: str | Loss,
+    optimizer: OptimizerFactory,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    fuse: bool = True,
+) -> Stack | None:
+    """Take over the weights of these models and stack them, or return None where they must be trained in turn.
+
+    These must: networks whose forward pass moves statistics, mixes the rows of a batch or draws from the
+    process-wide generator, operations that `torch.func.vmap` refuses, and losses that are no mean over the rows.
+    `sample` is a small batch, to find that out.
+    """
+    draws = Draws()
+    modules = [module.to(device=device, dtype=dtype).train() for module in modules]
+    for module in modules:
+        key_random_layers(module, draws)
+    if isinstance(loss, str) and fuse and stack_of_layers(modules[0]) is not None:
+        return FusedStack(modules, sample.dim(), loss, optimizer)
+    sample = sample.to(device=device, dtype=dtype)
+    traits = traits_of(modules[0], sample)
+    if traits.moving or traits.batch_statistics or traits.global_random:
+        return None
+    if any(isinstance(m, nn.Conv2d) for m in modules[0].modules()):
+        # As `build` does, so that a row is laid out as the flat weights of the model alone would be.
+        modules = [module.to(memory_format=torch.channels_last) for module in modules]  # type: ignore[call-overload]
+    stacked = FuncStack(modules, sample.dim(), loss, optimizer, draws)
+    return stacked if stacked.is_faithful(sample) else None
+
+
+@final
+class FusedStack(Stack):
+    """Stacks of Linear layers with softmax or sigmoid cross-entropy on top, forward and backward written out."""
+
+    def __init__(self, modules: list[nn.Module], sample_dims: int, loss_name: str, optimizer: OptimizerFactory) -> None:
+        self.modules, self._sample_dims = modules, sample_dims
+        self._softmax = loss_name == CROSS_ENTROPY
+        self.params, self.grads, self.update = _lay_out_rows(modules, optimizer)
+        self._layers = list(self._views())
+        self._buffers: dict[int, Buffers] = {}
+
+    @torch.no_grad()
+    def forward_backward(self, x: Tensor, y: Tensor, weights: Tensor, key: int = 0) -> Tensor:
+        """Run forward and backward; there is nothing random in these layers."""
+        x, y = _without_padding(x, y, weights)
+        rows = x.shape[1]
+        if rows == 0:
+            self.grads.zero_()
+            return self.grads.new_zeros(len(self.modules))
+        x, room = _aligned(x.flatten(2)), self._room(rows)
+        losses, delta = self._loss(self._forward(x, room.outputs), y, weights, room)
+        self._backward(x, delta, room)
+        return losses
+
+    def apply(self) -> None:
+        """Step the optimiser over the weights of all models."""
+        self.update.apply()
+
+    @torch.no_grad()
+    def outputs(self, x: Tensor) -> Tensor:
+        """Run forward into fresh tensors."""
+        x = x.unsqueeze(0).expand(len(self.modules), *x.shape) if x.dim() == self._sample_dims else x
+        return self._forward(x.flatten(2), self._new_outputs(x.shape[1]))
+
+    def _views(self) -> Sequence[Layer]:
+        """Cut the rows into layers, in the order of the flat weights."""
+        parsed = stack_of_layers(self.modules[0])
+        assert parsed is not None
+        k, start, layers = len(self.modules), 0, []
+        for linear, activation in parsed:
+            middle = start + linear.weight.numel()
+            stop = middle + linear.bias.numel()
+            weight, weight_grad = (t[:, start:middle].view(k, *linear.weight.shape) for t in (self.params, self.grads))
+            bias, bias_grad = self.params[:, middle:stop].unsqueeze(1), self.grads[:, middle:stop]
+            layers.append(Layer(weight, weight.transpose(1, 2), bias, weight_grad, bias_grad, activation))
+            start = stop
+        return layers
+
+    def _new_outputs(self, rows: int) -> list[Tensor]:
+        return [_new_aligned(self.params, rows, layer.bias.shape[2]) for layer in self._layers]
+
+    def _room(self, rows: int) -> Buffers:
+        if rows not in self._buffers:
+            minus_ones = -self.params.new_ones(len(self.modules), rows, 1)
+            self._buffers[rows] = Buffers(self._new_outputs(rows), self._new_outputs(rows), minus_ones)
+        return self._buffers[rows]
+
+    def _forward(self, x: Tensor, outputs: list[Tensor]) -> Tensor:
+        for layer, out in zip(self._layers, outputs, strict=True):
+            torch.baddbmm(layer.bias, x, layer.transposed, out=out)
+            x = activate_(out, layer.activation)
+        return x
+
+    def _loss(self, out: Tensor, y: Tensor, weights: Tensor, room: Buffers) -> tuple[Tensor, Tensor]:
+        """Return each model's weighted loss, and the gradient of their sum with respect to `out`."""
+        column = y.unsqueeze(2)
+        if self._softmax:
+            log_p = torch.log_softmax(out, 2)
+            losses = log_p.gather(2, column).squeeze(2).mul_(weights).sum(1).neg_()
+            p = log_p.exp_()
+        else:
+            rows = nn.functional.softplus(out).sum(2) - out.gather(2, column).squeeze(2)
+            losses = rows.mul_(weights).sum(1)
+            p = out.sigmoid_()
+        p.scatter_add_(2, column, room.minus_ones)
+        return losses, torch.mul(p, weights.unsqueeze(2), out=room.deltas[-1])
+
+    def _backward(self, x: Tensor, delta: Tensor, room: Buffers) -> None:
+        for i in range(len(self._layers) - 1, -1, -1):
+            layer = self._layers[i]
+            below = room.outputs[i - 1] if i else x
+            torch.bmm(delta.transpose(1, 2), below, out=layer.weight_grad)
+            torch.sum(delta, 1, out=layer.bias_grad)
+            if i:
+                down = torch.bmm(delta, layer.weight, out=room.deltas[i - 1])
+                delta = through_(down, below, self._layers[i - 1].activation)
+
+
+@final
+class FuncStack(Stack):
+    """Any network that `torch.func.vmap` can run for all models at once, by autograd into the rows."""
+
+    def __init__(
+        self,
+        modules: list[nn.Module],
+        sample_dims: int,
+        loss: str | Loss,
+        optimizer: OptimizerFactory,
+        draws: Draws,
+    ) -> None:
+        self.modules, self._sample_dims, self._draws = modules, sample_dims, draws
+        self._loss = LOSSES[loss] if isinstance(loss, str) else loss
+        self._row_losses = _ROW_LOSSES[loss] if isinstance(loss, str) else _by_row(loss)
+        self.params, self.grads, self.update = _lay_out_rows(modules, optimizer)
+        self._leaves = [part.requires_grad_() for part in self._cut(self.params)]
+        self._leaf_grads = self._cut(self.grads)
+        self._weights = self._by_place()
+        self._constants = _constants(modules)
+
+    def forward_backward(self, x: Tensor, y: Tensor, weights: Tensor, key: int = 0) -> Tensor:
+        """Run all models as one and let autograd add up the gradients."""
+        x, y = _without_padding(x, y, weights)
+        if x.shape[1] == 0:
+            self.grads.zero_()
+            return self.grads.new_zeros(len(self.modules))
+        self._draws.at(key, 0, x.shape[1])
+        losses = (self._row_losses(self._run(x, 0), y) * weights).sum(1)
+        found = torch.autograd.grad(losses.sum(), self._leaves, allow_unused=True)
+        for grad, value in zip(self._leaf_grads, found, strict=True):
+            grad.zero_() if value is None else grad.copy_(value)
+        return losses.detach()
+
+    def apply(self) -> None:
+        """Step the optimiser over the weights of all models."""
+        self.update.apply()
+
+    @torch.no_grad()
+    def outputs(self, x: Tensor) -> Tensor:
+        """Run forward with the layers in evaluation mode."""
+        first = self.modules[0]
+        first.eval()
+        out = self._run(x, None if x.dim() == self._sample_dims else 0)
+        first.train()
+        return out
+
+    def is_faithful(self, sample: Tensor) -> bool:
+        """Tell whether a try gives the losses that the models give one by one."""
+        k, rows = len(self.modules), 4
+        x = sample[torch.arange(rows) % len(sample)]
+        try:
+            outputs = self.outputs(x)
+            # Labels that differ tell a mean over the rows from one that weighs them by their class.
+            y = torch.arange(rows, device=x.device) % max(1, outputs[0, 0].numel())
+            share = x.new_full((k, rows), 1 / rows)
+            found = self.forward_backward(x.expand(k, *x.shape), y.expand(k, rows), share)
+            expected = torch.stack([self._alone(module, x, y) for module in self.modules])
+        except RuntimeError:  # what vmap raises; a user's own mistake comes back when the models train in turn
+            return False
+        return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-3, equal_nan=True)
+
+    @torch.no_grad()
+    def _alone(self, module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        self._draws.at(0, 0, x.shape[0])
+        return self._loss(module(x), y)
+
+    def _run(self, x: Tensor, x_dim: int | None) -> Tensor:
+        return vmap(self._call_first, (0, 0, x_dim))(self._weights, self._constants, x)
+
+    def _call_first(self, weights: dict[str, Tensor], constants: dict[str, Tensor], x: Tensor) -> Tensor:
+        # Left to tie the weights by itself, it would not put those of a layer that stands twice back.
+        return functional_call(self.modules[0], (weights, constants), (x,), tie_weights=False)  # type: ignore[no-any-return]
+
+    def _cut(self, rows: Tensor) -> list[Tensor]:
+        """Return the part of `params` or `grads` that belongs to each weight, for all models."""
+        parts, start = [], 0
+        for p in self.modules[0].parameters():
+            if p.requires_grad:
+                stop = start + p.numel()
+                shape, stride = (len(rows), *p.shape), (rows.stride(0), *p.stride())
+                parts.append(rows[:, start:stop].as_strided(shape, stride))
+                start = stop
+        return parts
+
+    def _by_place(self) -> dict[str, Tensor]:
+        """Return the leaf that stands at each place of the network; a shared weight has several places."""
+        first = self.modules[0]
+        trained = [id(p) for p in first.parameters() if p.requires_grad]
+        leaf_of = dict(zip(trained, self._leaves, strict=True))
+        return {name: leaf_of[id(p)] for name, p in _places(first) if id(p) in leaf_of}
+
+
+def _lay_out_rows(modules: list[nn.Module], optimizer: OptimizerFactory) -> tuple[Tensor, Tensor, Update]:
+    """Move each module's weights, and their gradients, into its row of one tensor each; make the optimiser of all."""
+    layouts = [lay_out(module, ()) for module in modules]
+    assert all(layout.spans == layouts[0].spans for layout in layouts), "the models have one architecture"
+    first = layouts[0].params
+    num_weights = first.numel()
+    all_params, all_grads = (first.new_zeros(len(modules), _rounded_up(num_weights, first)) for _ in range(2))
+    params, grads = all_params[:, :num_weights], all_grads[:, :num_weights]
+    torch.stack([layout.params for layout in layouts], out=params)
+    for module, row, row_grads in zip(modules, params, grads, strict=True):
+        for name, p in module.named_parameters():
+            if name in layouts[0].spans:
+                start, stop = layouts[0].spans[name]
+                p.data = row[start:stop].as_strided(p.shape, p.stride())
+                p.grad = row_grads[start:stop].as_strided(p.shape, p.stride())
+    # The optimiser has the gaps between the rows too, where weight and gradient are 0 and stay so.
+    return params, grads, Update(all_params.view(-1), all_grads.view(-1), all_params.numel(), optimizer)
+
+
+def _rounded_up(elements: int, like: Tensor) -> int:
+    """Return how many elements fill whole units of 64 bytes."""
+    unit = 64 // like.element_size()
+    return -(-elements // unit) * unit
+
+
+def _new_aligned(like: Tensor, rows: int, width: int) -> Tensor:
+    """Return an uninitialised (models, rows, width) tensor in which each model's part is aligned."""
+    flat = like.new_empty(len(like), _rounded_up(rows * width, like))
+    return flat[:, : rows * width].view(len(like), rows, width)
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """Return x, or a copy of it in which each model's part is aligned."""
+    begins = (x.data_ptr(), x.stride(0) * x.element_size())
+    return x if all(begin % 64 == 0 for begin in begins) else _new_aligned(x, *x.shape[1:]).copy_(x)
+
+
+def _places(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights and buffers of each layer by name."""
+    for prefix, layer in module.named_modules():
+        yield from layer.named_parameters(prefix, recurse=False, remove_duplicate=False)
+        yield from layer.named_buffers(prefix, recurse=False, remove_duplicate=False)
+
+
+def _constants(modules: list[nn.Module]) -> dict[str, Tensor]:
+    """Stack what is not trained: frozen weights, and buffers."""
+    still = [{name: t.detach() for name, t in _places(module) if not t.requires_grad} for module in modules]
+    return {name: torch.stack([tensors[name] for tensors in still]) for name in still[0]}
+
+
+def _without_padding(x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Replace the rows of weight 0 by the first real row: a NaN in them times 0 would be a NaN."""
+    if weights.all():
+        return x, y
+    real = weights != 0
+    if not real.any():
+        return x[:, :0], y[:, :0]
+    model, row = real.nonzero()[0]
+    return _filled(x, real, x[model, row]), _filled(y, real, y[model, row])
+
+
+def _filled(rows: Tensor, real: Tensor, value: Tensor) -> Tensor:
+    return torch.where(real.view(real.shape + (1,) * (rows.dim() - 2)), rows, value)
+
+
+def _cross_entropies(out: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(out.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
+
+
+def _sigmoid_cross_entropies(out: Tensor, y: Tensor) -> Tensor:
+    target = torch.zeros_like(out).scatter_(2, y.unsqueeze(2), 1.0)
+    return nn.functional.binary_cross_entropy_with_logits(out, target, reduction="none").sum(2)
+
+
+_ROW_LOSSES: dict[str, Loss] = {"cross-entropy": _cross_entropies, "sigmoid-cross-entropy": _sigmoid_cross_entropies}
+
+
+def _by_row(loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
+    """Turn a mean over the rows into the losses of single rows."""
+    return vmap(vmap(lambda out, y: loss(out.unsqueeze(0), y.unsqueeze(0))))

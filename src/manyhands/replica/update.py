@@ -1,0 +1,129 @@
+"""The optimiser's part in a replica: it can be narrowed to a slice, and its state taken out and put back."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Optimizer
+
+from manyhands.errors import check
+
+OptimizerFactory = Callable[[list[Tensor]], Optimizer]
+"""Makes the optimiser of one flat parameter; it must treat every element alike (SGD, Adam, ...)."""
+
+
+ALIGNED = 64
+"""Slices begin at multiples of this: vector kernels compute a tensor's last values one by one and may round otherwise."""
+
+
+def cut_aligned(length: int, parts: int) -> list[tuple[int, int]]:
+    """Cut a flat tensor into nearly equal slices in which the optimiser computes what it would in the whole."""
+    width = -(-length // (parts * ALIGNED)) * ALIGNED
+    return [(min(i * width, length), min((i + 1) * width, length)) for i in range(parts)]
+
+
+class Moments(NamedTuple):
+    """What an optimiser remembers of a flat parameter."""
+
+    elements: Tensor
+    """A row for each quantity kept per weight (momentum; Adam's two); no row before the first step."""
+    scalars: Tensor
+    """What is kept once, such as Adam's count of steps, as float64."""
+
+
+@final
+class Update:
+    """Changes the weights by their gradients, and the running statistics behind them by their moves."""
+
+    def __init__(self, params: Tensor, grads: Tensor, num_weights: int, factory: OptimizerFactory) -> None:
+        self._params, self._grads, self.num_weights, self._factory = params, grads, num_weights, factory
+        self.scale = 1.0
+        """What the learning rate is multiplied by in the next step, for warm-up and decay."""
+        self._hold(0, params.numel())
+        self._lr = float(self.optimizer.param_groups[0]["lr"])
+
+    def apply(self) -> None:
+        """Make one step over the slice that is held."""
+        self.optimizer.param_groups[0]["lr"] = self._lr * self.scale
+        self._step()
+        if self._statistics.numel():
+            self._statistics += self._moves
+
+    def narrow(self, start: int, stop: int) -> None:
+        """Hold, and change, only this slice of the flat weights and statistics; the state of it is kept."""
+        state = self.moments()
+        first = min(self.start, self.num_weights)
+        a, b = (min(i, self.num_weights) - first for i in (start, stop))
+        self._hold(start, stop)
+        self.set_moments(Moments(state.elements[:, a:b], state.scalars))
+
+    def moments(self) -> Moments:
+        """Return a copy of the optimiser's state of the slice that is held."""
+        per_weight, once = self._kinds()
+        state = self.optimizer.state.get(self._weights, {})
+        rows = [state[key] for key in per_weight] if state else []
+        empty = self._weights.new_empty(0, self._weights.numel())
+        scalars = [float(state[key]) for key in once] if state else []
+        return Moments(torch.stack(rows) if rows else empty, torch.tensor(scalars, dtype=torch.float64))
+
+    def set_moments(self, moments: Moments) -> None:
+        """Go on from this state, which is of the slice that is held."""
+        per_weight, once = self._kinds()
+        state: dict[str, Any] = {}
+        if len(moments.elements) == len(per_weight) and len(moments.scalars) == len(once):
+            state.update({key: row.clone() for key, row in zip(per_weight, moments.elements, strict=True)})
+            for (key, kind), value in zip(once.items(), moments.scalars.tolist(), strict=True):
+                state[key] = torch.tensor(value, dtype=kind.dtype) if isinstance(kind, Tensor) else type(kind)(value)
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": {0: state} if state else {}, "param_groups": groups})
+
+    def _hold(self, start: int, stop: int) -> None:
+        self.start, self.stop = start, stop
+        n = self.num_weights
+        self._weights = self._params[min(start, n) : min(stop, n)]
+        self._weights.grad = self._grads[min(start, n) : min(stop, n)]
+        self._statistics = self._params[max(start, n) : max(stop, n)]
+        self._moves = self._grads[max(start, n) : max(stop, n)]
+        self.optimizer = self._factory([self._weights])
+        self._step = stepper(self.optimizer)
+
+    def _kinds(self) -> tuple[list[str], dict[str, Any]]:
+        """Find out, by a step of a single weight, what the optimiser keeps per weight and what once."""
+        if self._step != self.optimizer.step:
+            return [], {}  # plain SGD keeps nothing
+        probe = torch.zeros(1, dtype=self._params.dtype, device=self._params.device)
+        probe.grad = torch.zeros_like(probe)
+        optimizer = self._factory([probe])
+        optimizer.step()
+        state = {key: value for key, value in optimizer.state.get(probe, {}).items() if value is not None}
+        once = {k: v for k, v in sorted(state.items()) if not isinstance(v, Tensor) or v.dim() == 0}
+        for key, value in once.items():
+            plain = isinstance(value, int | float | bool | Tensor)
+            check(plain, f"the optimiser's state '{key}' cannot be checkpointed or shared out")
+        return sorted(state.keys() - once.keys()), once
+
+
+def _leave_compiler_out() -> None:
+    """Keep the optimisers' first call from importing torch's compiler, which takes as long as torch itself.
+
+    They import it only to tell it to leave them alone; here nobody compiles them.
+    """
+    for method in vars(Optimizer).values():
+        inner = getattr(method, "__wrapped__", None)
+        if inner is not None and getattr(method, "__module__", "") == "torch.optim.optimizer":
+            inner.__dict__.setdefault("__dynamo_disable", inner)
+
+
+_leave_compiler_out()
+
+
+def stepper(optimizer: Optimizer) -> Callable[[], object]:
+    """Return what makes one step; plain SGD over one flat tensor is a single addition."""
+    (group,) = optimizer.param_groups
+    plain = ("momentum", "dampening", "weight_decay", "nesterov", "maximize")
+    if type(optimizer) is not SGD or any(group[name] for name in plain):
+        return optimizer.step
+    (weights,) = group["params"]
+    # The group is looked up anew, since loading a state replaces it.
+    return torch.no_grad()(lambda: weights.add_(weights.grad, alpha=-optimizer.param_groups[0]["lr"]))

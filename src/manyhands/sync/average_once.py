@@ -1,0 +1,26 @@
+"""Average once: each worker trains alone on its split of the data; the weights are averaged at the end (paper 004)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from manyhands.comm import Comm
+from manyhands.replica import Replica
+from manyhands.sync.base import Sync, apply_alone, mean_
+
+
+@final
+@dataclass(kw_only=True, slots=True)
+class AverageOnce(Sync):
+    """Train alone from shared initial weights, each worker on its own split, and average at the very end."""
+
+    exact: ClassVar[bool] = False
+    apart: ClassVar[bool] = True
+    own_split: ClassVar[bool] = True
+
+    def step(self, replica: Replica, comm: Comm, i: int) -> None:
+        """Step alone."""
+        apply_alone(replica, comm)
+
+    def settle(self, replica: Replica, comm: Comm) -> None:
+        """Average."""
+        mean_(comm, replica.params)

@@ -1,0 +1,50 @@
+"""Gossip: after each step every worker averages its weights with its neighbours on a ring (Lian et al. 2017)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from manyhands.comm import Comm
+from manyhands.replica import Replica
+from manyhands.sync.base import Sync, apply_alone, mean_
+
+
+@final
+@dataclass(kw_only=True, slots=True)
+class Gossip(Sync):
+    """Step alone, then take the mean of the own weights and those of both neighbours on a ring."""
+
+    exact: ClassVar[bool] = False
+    requires: ClassVar[frozenset[str]] = frozenset({"p2p"})
+    apart: ClassVar[bool] = True
+
+    def step(self, replica: Replica, comm: Comm, i: int) -> None:
+        """Step alone, then mix: what a worker gives away it gets back elsewhere, so the mean over all is kept."""
+        apply_alone(replica, comm)
+        if comm.size == 1:
+            return
+        left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+        neighbours = [_shift(replica.params, comm, right, left)]
+        if comm.size > 2:
+            neighbours.append(_shift(replica.params, comm, left, right))
+        for other in neighbours:
+            replica.params.add_(other)
+        replica.params.div_(1 + len(neighbours))
+
+    def settle(self, replica: Replica, comm: Comm) -> None:
+        """Take the mean over all."""
+        mean_(comm, replica.params)
+
+
+def _shift(t: Tensor, comm: Comm, to: int, source: int) -> Tensor:
+    """Send to one neighbour and receive from the other; odd ranks receive first, since a send may wait for that."""
+    found = torch.empty_like(t)
+    if comm.rank % 2:
+        comm.recv(found, source=source)
+        comm.send(t, to=to)
+    else:
+        comm.send(t, to=to)
+        comm.recv(found, source=source)
+    return found

@@ -1,0 +1,135 @@
+"""What strategies with server ranks share: who holds which slice of the weights, and what travels between them."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar, final
+
+import torch
+
+from manyhands.comm import ANY, Comm
+from manyhands.errors import check
+from manyhands.replica import Replica
+from manyhands.replica.update import Moments, cut_aligned
+from manyhands.sync.base import Sync
+
+PUSH, FETCH, STATE, DONE = range(4)
+"""A worker sends a gradient and gets weights; wants only weights; wants the optimiser's state; is done."""
+
+
+@final
+class Shards:
+    """The slices, seen from one rank: workers come first, servers after them.
+
+    Every message of a worker has the same length: what it is, the scale of the learning rate, and a gradient.
+    """
+
+    def __init__(self, replica: Replica, comm: Comm, servers: int) -> None:
+        self.num_workers = comm.size - servers
+        self._replica = replica
+        self.spans = cut_aligned(replica.params.numel(), servers)
+        self._mail = [replica.params.new_zeros(2 + stop - start) for start, stop in self.spans]
+        if comm.rank >= self.num_workers:
+            self._own = comm.rank - self.num_workers
+            replica.update.narrow(*self.spans[self._own])
+
+    def tell(self, comm: Comm, what: int) -> None:
+        """Send a message to every server; a push carries this worker's gradient."""
+        for server, ((start, stop), mail) in enumerate(zip(self.spans, self._mail, strict=True)):
+            mail[0], mail[1] = what, self._replica.update.scale
+            if what == PUSH:
+                mail[2:] = self._replica.grads[start:stop]
+            comm.send(mail, to=self.num_workers + server)
+
+    def receive(self, comm: Comm) -> None:
+        """Take every server's slice of the weights."""
+        for server, (start, stop) in enumerate(self.spans):
+            comm.recv(self._replica.params[start:stop], source=self.num_workers + server)
+
+    def receive_state(self, comm: Comm) -> Moments:
+        """Take every server's slice of the optimiser's state."""
+        slices, scalars = [], torch.empty(0, dtype=torch.float64)
+        num_weights = self._replica.update.num_weights
+        for server, (start, stop) in enumerate(self.spans):
+            source = self.num_workers + server
+            counts = torch.empty(2, dtype=torch.int64)
+            comm.recv(counts, source)
+            rows, num_scalars = counts.tolist()
+            width = min(stop, num_weights) - min(start, num_weights)
+            slices.append(self._replica.params.new_empty(rows, width))
+            scalars = scalars.new_empty(num_scalars)
+            comm.recv(slices[-1], source)
+            comm.recv(scalars, source)
+        return Moments(torch.cat(slices, 1), scalars)
+
+    def take(self, comm: Comm, source: int = ANY) -> tuple[int, int]:
+        """Wait for a message; return who sent it and what it is. Its gradient is then in `grads`."""
+        mail = self._mail[self._own]
+        worker = comm.recv(mail, source)
+        start, stop = self.spans[self._own]
+        self._replica.grads[start:stop] = mail[2:]
+        self._replica.update.scale = float(mail[1])
+        return worker, int(mail[0])
+
+    def take_all(self, comm: Comm) -> int:
+        """Wait for a message of every worker; return what they are. The sum of the gradients is then in `grads`."""
+        parts = []
+        start, stop = self.spans[self._own]
+        for worker in range(self.num_workers):
+            _, what = self.take(comm, worker)
+            parts.append(self._replica.grads[start:stop].clone())
+        self._replica.grads[start:stop] = comm.add(parts)
+        return what
+
+    def answer(self, comm: Comm, worker: int) -> None:
+        """Send the own slice of the weights."""
+        start, stop = self.spans[self._own]
+        comm.send(self._replica.params[start:stop], to=worker)
+
+    def answer_state(self, comm: Comm, worker: int) -> None:
+        """Send the own slice of the optimiser's state."""
+        elements, scalars = self._replica.update.moments()
+        comm.send(torch.tensor([len(elements), len(scalars)]), to=worker)
+        comm.send(elements, to=worker)
+        comm.send(scalars, to=worker)
+
+
+@dataclass(kw_only=True, slots=True)
+class ServerSync(Sync, ABC):
+    """A strategy whose weights are held by server ranks; what they wait for is left to each."""
+
+    requires: ClassVar[frozenset[str]] = frozenset({"p2p", "split", "servers"})
+
+    servers: int = 1
+    """Server ranks, over which the weights are cut; they come on top of the workers."""
+    _shards: Shards = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check(self.servers >= 1, f"servers must be at least 1, got {self.servers}")
+
+    def num_servers(self) -> int:
+        """Return the option."""
+        return self.servers
+
+    def start(self, replica: Replica, comm: Comm) -> None:
+        """Agree on the weights, and give each server its slice."""
+        comm.broadcast_(replica.params)
+        self._shards = Shards(replica, comm, self.servers)
+
+    def step(self, replica: Replica, comm: Comm, i: int) -> None:
+        """Push, and wait for the weights."""
+        self._shards.tell(comm, PUSH)
+        self._shards.receive(comm)
+
+    @abstractmethod
+    def serve(self, replica: Replica, comm: Comm) -> None:
+        """Be a server until the workers are done: what it waits for is the strategy."""
+
+    def finish(self, replica: Replica, comm: Comm) -> None:
+        """Settle, and let the servers go."""
+        self.settle(replica, comm)
+        self._shards.tell(comm, DONE)
+
+    def moments(self, replica: Replica, comm: Comm) -> Moments:
+        """Let rank 0 have the servers' optimiser state."""
+        self._shards.tell(comm, STATE)
+        return self._shards.receive_state(comm) if comm.rank == 0 else replica.update.moments()

@@ -1,0 +1,109 @@
+"""`manyhands crossval` as a user types it."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from manyhands.cli.crossval import sentence
+from manyhands.cli.main import main
+from manyhands.crossval import CrossvalRecord, CrossvalTable
+
+TINY = f"{Path(__file__).parents[2] / 'conformance' / 'tiny.py'}:mlp"
+
+Run = Callable[[str], tuple[int, str, str]]
+
+
+@pytest.fixture
+def crossval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run `manyhands crossval` in an empty folder; each call returns (status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(line: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["manyhands", "crossval", *line.split()])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        return (int(exit_.value.code or 0), *capfd.readouterr())
+
+    return run
+
+
+def test_json_is_exactly_the_record_that_is_kept(crossval: Run) -> None:
+    status, stdout, stderr = crossval(f"{TINY} --folds 4 --engine threads --workers 2 --json")
+    assert status == 0
+    record = CrossvalRecord.model_validate_json(stdout)
+    assert json.loads(Path("runs", record.id, "crossval.json").read_text()) == json.loads(stdout)
+    assert record.bit_equal
+    assert len(record.folds) == 4
+    assert "to the last bit" in stderr
+    assert "4.0 of 4 folds" in stderr
+    assert "ETA" in stderr
+
+
+def test_the_answer_is_one_line_on_stdout(crossval: Run) -> None:
+    status, stdout, stderr = crossval(f"{TINY} --folds 3")
+    assert status == 0
+    assert stdout.count("\n") == 1
+    assert stdout.startswith("accuracy ")
+    assert "(mean of 3 folds, 95 % interval)" in stdout
+    assert "speed-up" not in stdout, "one worker has nothing to be compared with"
+    assert "kept in runs/" in stderr
+
+
+def test_the_sentence_has_the_papers_measure(crossval: Run) -> None:
+    record = CrossvalRecord.model_validate_json(crossval(f"{TINY} --folds 2 --split-data --nodes 2 --json")[1])
+    assert record.improvement_pct is not None
+    says = sentence(record)
+    assert f"performance improvement {record.improvement_pct:.1f} %" in says
+    assert "2 folds on each of 2 nodes" in says
+    assert "hold-out" in says
+
+
+def test_the_table_goes_over_nodes_and_folds(crossval: Run) -> None:
+    options = "--data synthetic:samples=900,features=12,classes=3,test=60 --batch-size 100"
+    status, stdout, stderr = crossval(f"{TINY} --table {options}")
+    assert status == 0
+    rows = [line.split()[:3] for line in stdout.splitlines()[1:]]
+    assert rows == [[str(n), str(k), "1"] for n in (1, 2, 4, 8) for k in (2, 5, 10)]
+    assert "trained them in turn" in stderr
+    table = CrossvalTable.model_validate_json(next(Path("runs").glob("*/table.json")).read_text())
+    assert len(table.cells) == 12
+
+
+def test_settings_come_from_a_file_too(crossval: Run) -> None:
+    first = json.loads(crossval(f"{TINY} --folds 3 --lr 0.3 --seed 4 --json")[1])
+    again = json.loads(crossval(f"--config runs/{first['id']}/crossval.toml --folds 3 --json")[1])
+    assert [f["weights_sha256"] for f in again["folds"]] == [f["weights_sha256"] for f in first["folds"]]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", "which task? for example: manyhands crossval mlp"),
+        (f"{TINY} --folds 1", "folds must be at least 2, got 1"),
+        (f"{TINY} --folds 90", "training samples, too few for 90 folds"),
+        (f"{TINY} --folds ten", "folds"),
+        (f"{TINY} --nodes 3", "nodes 3 needs --split-data"),
+        (f"{TINY} --table --nodes 3", "--table chooses the nodes itself"),
+        (f"{TINY} --engine hybrid --workers 2", "engine hybrid cannot form the groups that crossval needs"),
+        (f"{TINY} --exact --stacked", "give --exact or --stacked, not both"),
+        ("mpl", "did you mean 'mlp'?"),
+        (f"{TINY} --fold 3", "did you mean --folds?"),
+    ],
+)
+def test_a_bad_request_is_one_sentence(crossval: Run, line: str, says: str) -> None:
+    status, stdout, stderr = crossval(line)
+    assert status == 2
+    assert stdout == ""
+    assert says in stderr
+    assert "Traceback" not in stderr
+    assert not Path("runs").exists()
+
+
+def test_help_has_an_example(crossval: Run) -> None:
+    stdout = " ".join(crossval("--help")[1].split())
+    assert "Example: manyhands crossval mlp --folds 10 --engine mpi --workers 4" in stdout
+    for option in ("--folds", "--split-data", "--nodes", "--table", "--stacked", "--baseline", "--batch-size"):
+        assert option in stdout

@@ -1,0 +1,208 @@
+"""Engine ray: refuses early, reserves no more than there is, hands out the work, names who fails, cleans up."""
+
+import importlib.util
+import os
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import ray_workers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manyhands import facts, launch
+from manyhands.config import RunConfig, make_config
+from manyhands.errors import RankFailed, UserError
+from manyhands.launch import ray_, ray_cluster
+from manyhands.launch.base import Observer, Worker
+from manyhands.record import Pulse, RunDir, open_run
+from manyhands.run import ignore
+from manyhands.training import Job
+
+pytest.importorskip("ray")
+
+RANKS = 2
+
+
+def config(**settings: object) -> RunConfig:
+    return make_config({"task": "mlp", "engine": "ray", "workers": RANKS, **settings})
+
+
+# What is decided before anything starts
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"threads": 2}, "--threads belongs to engine hybrid"),
+        ({"task": "<task>"}, "must import the task"),
+        ({"ray_address": "ray://somewhere:10001"}, "--ray-address takes HOST:PORT"),
+        ({"ray_address": "somewhere"}, "--ray-address takes HOST:PORT"),
+        ({"ray_address": "127.0.0.1:99999"}, "no Ray answers at '127.0.0.1:99999'"),
+    ],
+)
+def test_bad_requests_are_refused(settings: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        launch.make("ray").check(config(**settings))
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'manyhands\[ray\]'"):
+        launch.make("ray").check(config())
+
+
+@given(size=st.integers(1, 40), cpus=st.integers(0, 40), gpus=st.integers(0, 9))
+def test_ranks_reserve_no_more_than_there_is(size: int, cpus: int, gpus: int) -> None:
+    ray = SimpleNamespace(available_resources=lambda: {"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus})
+    shares = ray_._shares(ray, config(device="cuda", workers=size), size)
+    assert shares["num_cpus"] * size <= cpus
+    if gpus:
+        on_one_gpu = int(1 / shares["num_gpus"] + 1e-9)
+        assert on_one_gpu * gpus >= size, "every rank finds a place"
+    assert "num_gpus" not in ray_._shares(ray, config(workers=size), size), "none for --device cpu"
+
+
+@given(st.lists(st.text("ab\n", max_size=6), max_size=8))
+def test_a_tail_gives_every_whole_line_once(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
+    path = tmp_path_factory.mktemp("tail") / "file"
+    tail = ray_._Tail(path)
+    found = tail.lines()
+    for part in parts:
+        with open(path, "a") as f:
+            f.write(part)
+        found += tail.lines()
+    assert found == "".join(parts).split("\n")[:-1]
+
+
+@pytest.mark.parametrize(
+    ("told", "crash", "cause"),
+    [
+        ("Worker exit detail: Worker unexpectedly exits with a connection error code 2.", "", "signal 9"),
+        ("Worker exit detail: connection error code 2", "SIGSEGV", "killed by SIGSEGV"),
+        ("Worker exit detail: Task was killed\n due to low memory.", "", "^Task was killed due to low memory.$"),
+        ("nothing more", "", "its process is gone"),
+    ],
+)
+def test_the_cause_of_a_death(told: str, crash: str, cause: str) -> None:
+    assert re.search(cause, ray_._cause(told, crash))
+
+
+def test_variables_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    before = dict(os.environ)
+    with ray_cluster._environment({"OMP_NUM_THREADS": "1", "MANYHANDS_TEST_A": "2"}):
+        os.environ["MANYHANDS_TEST_B"] = "set meanwhile"
+        assert os.environ["OMP_NUM_THREADS"] == "1"
+    assert dict(os.environ) == before
+
+
+# What a Ray does that is started once for the tests below
+
+Launch = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_running() -> None:
+    """Leave this to `shared_ray`: Ray keeps idle processes from one test to the next."""
+
+
+@pytest.fixture(scope="module")
+def shared_ray() -> Iterator[None]:
+    """Start Ray as the launcher does; at the end, nothing of it may be left: process, variable or folder."""
+    children, variables = set(psutil.Process().children(recursive=True)), set(os.environ)
+    with ray_cluster.cluster(config(), RANKS) as ray:
+        folder = Path(ray._private.worker._global_node.temp_dir)
+        assert folder.is_dir()
+        yield
+    assert not set(psutil.Process().children(recursive=True)) - children
+    assert set(os.environ) == variables
+    assert not folder.exists()
+
+
+@pytest.fixture
+def launched(shared_ray: None, tmp_path: Path) -> Launch:
+    """Launch a worker on two ranks of the shared Ray."""
+
+    def start(worker: Worker, observe: Observer = ignore, **extra: object) -> list[dict[str, Any]]:
+        run = RunDir(tmp_path / "run")
+        open_run(run, config())
+        try:
+            return launch.make("ray").launch(worker, Job(config(), run, extra=extra), observe)
+        finally:
+            assert not run.live.exists()
+
+    return start
+
+
+def test_ranks_do_the_work(launched: Launch, capfd: pytest.CaptureFixture[str]) -> None:
+    pulses: list[Pulse] = []
+    told = launched(ray_workers.tell, pulses.append)
+    assert [t["rank"] for t in told] == list(range(RANKS))
+    assert {t["size"] for t in told} == {RANKS}
+    assert {t["sum"] for t in told} == {sum(range(RANKS + 1))}
+    assert len({t["pid"] for t in told} | {os.getpid()}) == RANKS + 1, "each in a process of its own"
+    assert {t["cwd"] for t in told} == {os.getcwd()}
+    assert all(str(Path(__file__).parent) in t["path"] for t in told)
+    assert {t["threads"] for t in told} == {max(1, facts.cores() // RANKS)}
+    assert [p.step for p in pulses] == [1]
+    stdout, stderr = capfd.readouterr()
+    assert stdout == "", "stdout is for results"
+    assert sorted(stderr.split("\n")) == ["", *(f"rank {rank} prints" for rank in range(RANKS))]
+    for rank in told:
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(rank["pid"]).wait(timeout=30)  # raises if the rank stays
+
+
+def test_a_rank_that_raises_is_named(launched: Launch) -> None:
+    with pytest.raises(RankFailed) as caught:
+        launched(ray_workers.raise_in_the_middle)
+    error = caught.value
+    assert (error.rank, error.step, error.host) == (1, 3, socket.gethostname())
+    assert "ZeroDivisionError('mine')" in error.cause
+    assert "in raise_in_the_middle" in error.cause, "the traceback is the rank's"
+
+
+@pytest.mark.parametrize(("signal", "cause"), [("SIGKILL", "signal 9"), ("SIGSEGV", "killed by SIGSEGV")])
+def test_a_rank_that_is_killed_is_named(launched: Launch, signal: str, cause: str) -> None:
+    with pytest.raises(RankFailed, match=cause) as caught:
+        launched(ray_workers.die, signal=signal)
+    error = caught.value
+    assert (error.rank, error.step, error.host) == (1, 2, socket.gethostname())
+
+
+def test_a_stop_reaches_the_ranks(launched: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+    asked.set()
+    monkeypatch.setattr(ray_, "stop_on_signal", lambda: _given(asked))
+    assert launched(ray_workers.wait_for_stop) == [{"stopped": True}] * RANKS
+
+
+class _given:
+    """A context that is this value."""
+
+    def __init__(self, value: threading.Event) -> None:
+        self._value = value
+
+    def __enter__(self) -> threading.Event:
+        return self._value
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_a_shared_ray_listens_on_loopback_alone(shared_ray: None) -> None:
+    places = set()
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        with suppress(psutil.Error):  # idle processes come and go
+            listening = [c for c in process.net_connections(kind="tcp") if c.status == psutil.CONN_LISTEN]
+            places |= {connection.laddr.ip for connection in listening}
+    assert places
+    assert places <= {"127.0.0.1", "::ffff:127.0.0.1"}

@@ -1,0 +1,301 @@
+"""A fold's score is what `train` gives on that fold, whoever trains it and however many are trained at once."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from scipy import stats
+
+import manyhands
+from manyhands import tasks
+from manyhands.crossval import CrossvalRecord, cross_validate, tabulate
+from manyhands.crossval.record import half_interval, improvement
+from manyhands.crossval.units import Ask, assign, units_of
+from manyhands.data import Dataset
+from manyhands.errors import Diverged, UserError
+from manyhands.record import Pulse
+from manyhands.tasks.setup import load_data
+
+TINY = Path(__file__).parents[1] / "conformance" / "tiny.py"
+NETWORKS = ["mlp", "sigmoid", "adam", "dropout", "conv", "batchnorm"]
+
+Crossval = Callable[..., CrossvalRecord]
+
+
+@pytest.fixture
+def crossval(tmp_path: Path) -> Crossval:
+    """Cross-validate a tiny task on three folds; no baseline unless asked for."""
+
+    def run(task: str | manyhands.Task = "mlp", **options: Any) -> CrossvalRecord:
+        named = f"{TINY}:{task}" if isinstance(task, str) else task
+        settings = {"folds": 3, "epochs": 2, "baseline": False, "out": tmp_path, **options}
+        return cross_validate(named, **settings)
+
+    return run
+
+
+def bits(record: CrossvalRecord) -> list[tuple[float, float, str]]:
+    return [(f.accuracy, f.loss, f.weights_sha256) for f in record.folds]
+
+
+def losses(record: CrossvalRecord) -> list[float]:
+    return [f.loss for f in record.folds]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_fold_is_what_train_gives_on_it(crossval: Crossval, tmp_path: Path, network: str) -> None:
+    record = crossval(network, stacked=False)
+    task = tasks.load(f"{TINY}:{network}")
+    data: Dataset = load_data(task, record.config)
+    ask = Ask(folds=3)
+    for unit, fold in zip(units_of(assign(data.train, ask, 0), ask), record.folds, strict=True):
+        alone = manyhands.train(replace(task, data=partial(unit.of, data)), epochs=2, blas_threads=1, out=tmp_path)
+        assert (alone.test_accuracy, alone.test_loss, alone.weights_sha256) == bits(record)[fold.fold]
+        assert (fold.steps, fold.train_samples * 2, fold.samples) == (alone.steps, alone.samples, len(unit.test))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_threads_give_the_bits_of_one_worker(crossval: Crossval, network: str) -> None:
+    alone = crossval(network, stacked=False, folds=5)
+    for workers in (2, 3, 4, 5):
+        assert bits(crossval(network, folds=5, engine="threads", workers=workers)) == bits(alone)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("options", [{}, {"batch_size": "full"}, {"steps": 5}, {"warmup": 0.5, "lr_decay": "cosine"}])
+def test_stacked_equals_in_turn_to_round_off(crossval: Crossval, network: str, options: dict[str, Any]) -> None:
+    options = {"dtype": "float64", "folds": 5, **options}
+    stacked, in_turn = crossval(network, stacked=True, **options), crossval(network, stacked=False, **options)
+    assert not any(f.stacked for f in in_turn.folds)
+    assert all(f.stacked for f in stacked.folds) == (network != "batchnorm"), "statistics are not stacked"
+    assert losses(stacked) == pytest.approx(losses(in_turn), rel=1e-9)
+    assert [f.accuracy for f in stacked.folds] == [f.accuracy for f in in_turn.folds]
+    assert [f.steps for f in stacked.folds] == [f.steps for f in in_turn.folds]
+
+
+@pytest.mark.parametrize("batch_size", [10, 13, 39, 77, 78])
+def test_folds_of_uneven_sizes_stack(crossval: Crossval, batch_size: int) -> None:
+    """97 samples in five folds leave 77 or 78 to train on: one batch or two, the last of 1 row or none."""
+    options = {"dtype": "float64", "folds": 5, "batch_size": batch_size, "micro_batch": 4, "replicate": 2}
+    stacked, in_turn = crossval("adam", stacked=True, **options), crossval("adam", stacked=False, **options)
+    assert len({f.train_samples for f in in_turn.folds}) == 2
+    assert losses(stacked) == pytest.approx(losses(in_turn), rel=1e-9)
+    assert [f.steps for f in stacked.folds] == [f.steps for f in in_turn.folds]
+
+
+def test_workers_may_stack_their_own_folds(crossval: Crossval) -> None:
+    options = {"dtype": "float64", "folds": 5, "stacked": True}
+    together, shared = crossval(**options), crossval(engine="threads", workers=2, **options)
+    assert all(f.stacked for f in shared.folds)
+    assert losses(shared) == pytest.approx(losses(together), rel=1e-9)
+
+
+def test_one_worker_stacks_by_default_and_several_do_not(crossval: Crossval) -> None:
+    assert all(f.stacked for f in crossval().folds)
+    assert not any(f.stacked for f in crossval(engine="threads", workers=2).folds)
+    assert not any(f.stacked for f in crossval(exact=True).folds)
+
+
+@pytest.mark.parametrize("workers", [4, 5, 8])
+def test_more_workers_than_folds_share_each_fold(crossval: Crossval, workers: int) -> None:
+    alone = crossval(dtype="float64", stacked=False)
+    many = crossval(dtype="float64", engine="threads", workers=workers)
+    assert losses(many) == pytest.approx(losses(alone), rel=1e-9)
+    assert [f.accuracy for f in many.folds] == [f.accuracy for f in alone.folds]
+
+
+def test_more_workers_than_folds_give_the_same_bits_with_exact(crossval: Crossval) -> None:
+    alone = crossval("dropout", exact=True)
+    assert bits(crossval("dropout", exact=True, engine="threads", workers=7)) == bits(alone)
+
+
+def test_the_baseline_says_whether_the_bits_are_the_same(crossval: Crossval) -> None:
+    record = crossval(engine="threads", workers=2, baseline=True)
+    assert record.bit_equal
+    assert record.max_loss_difference == 0
+    assert record.baseline_s is not None
+    assert record.speed_up == record.baseline_s / record.total_s
+    assert record.improvement_pct == pytest.approx(100 * (1 - 1 / record.speed_up))
+    different = record.folds[0].model_copy(update={"loss": record.folds[0].loss * (1 + 1e-12)})
+    other = record.model_copy(update={"folds": [different, *record.folds[1:]]})
+    assert not record.against(other).bit_equal
+
+
+def test_one_worker_needs_no_baseline(crossval: Crossval) -> None:
+    assert crossval(baseline=None).baseline_s is None
+
+
+def test_the_record_is_kept_and_sums_up_the_folds(crossval: Crossval, tmp_path: Path) -> None:
+    record = crossval()
+    kept = CrossvalRecord.model_validate_json((tmp_path / record.id / "crossval.json").read_text())
+    assert kept == record
+    accuracies = [f.accuracy for f in record.folds]
+    assert record.accuracy == pytest.approx(sum(accuracies) / 3)
+    assert sum(f.samples for f in record.folds) == 97
+    assert record.config.blas_threads == 1
+    assert record.wall_s >= record.total_s
+    low, high = stats.t.interval(0.95, 2, loc=record.accuracy, scale=stats.sem(accuracies))
+    assert record.interval == pytest.approx((high - low) / 2)
+
+
+def test_intervals_and_improvements() -> None:
+    assert half_interval([0.5]) is None
+    assert half_interval([0.25, 0.25, 0.25]) == 0
+    assert improvement(9511.66, 2909.78) == pytest.approx(69.4, abs=0.05)
+    assert improvement(10, 10) == 0
+    assert improvement(10, 20) == -100
+
+
+@pytest.mark.parametrize("network", ["mlp", "batchnorm"])
+def test_split_data_averages_the_weights_of_all_models(crossval: Crossval, tmp_path: Path, network: str) -> None:
+    record = crossval(network, split_data=True, nodes=2)
+    assert [(f.node, f.fold) for f in record.folds] == [(n, f) for n in range(2) for f in range(3)]
+    folder = tmp_path / record.id
+    models = [load_file(folder / f"node-{n}-fold-0{f}" / "model.safetensors") for n in range(2) for f in range(3)]
+    mean = load_file(folder / "model.safetensors")
+    for name, weight in mean.items():
+        if weight.is_floating_point():
+            expected = torch.stack([m[name].double() for m in models]).mean(0)
+            assert torch.allclose(weight.double(), expected, atol=1e-7)
+    assert record.hold_out is not None
+    assert record.hold_out.loss > 0
+    assert record.longest_node_s <= sum(f.seconds for f in record.folds)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 7])
+def test_split_data_gives_the_same_bits_on_any_number_of_workers(crossval: Crossval, workers: int) -> None:
+    options: dict[str, Any] = {"split_data": True, "nodes": 2, "exact": True}
+    alone, many = crossval(**options), crossval(engine="threads", workers=workers, **options)
+    assert bits(many) == bits(alone)
+    assert many.hold_out == alone.hold_out
+
+
+def test_the_hold_out_is_never_trained_on_nor_folded(crossval: Crossval) -> None:
+    task = tasks.load(f"{TINY}:mlp")
+
+    def other_test_split() -> Dataset:
+        data = load_data(task, crossval().config)
+        flipped = replace(data.test, x=data.test.x * 3 + 1)
+        return replace(data, test=flipped)
+
+    options: dict[str, Any] = {"split_data": True, "nodes": 2}
+    one, other = crossval(task, **options), crossval(replace(task, data=other_test_split), **options)
+    assert bits(one) == bits(other)
+    assert one.hold_out is not None
+    assert other.hold_out is not None
+    assert one.hold_out.weights_sha256 == other.hold_out.weights_sha256
+    assert one.hold_out.loss != other.hold_out.loss
+
+
+def test_one_node_is_the_whole_data(crossval: Crossval) -> None:
+    assert bits(crossval(split_data=True, nodes=1)) == bits(crossval())
+
+
+def test_the_table_holds_every_cell_to_one_node(tmp_path: Path) -> None:
+    observed: list[str] = []
+
+    def observe(label: str, models: int) -> Callable[[Pulse], None]:
+        observed.append(label)
+        return lambda pulse: None
+
+    table = tabulate(
+        f"{TINY}:mlp", nodes=(1, 4), folds=(2, 3), engine="threads", workers=2, out=tmp_path, observe=observe
+    )
+    assert [(c.nodes, c.num_folds, c.workers) for c in table.cells] == [(1, 2, 1), (1, 3, 1), (4, 2, 2), (4, 3, 2)]
+    assert table.cells[0].improvement_pct is None
+    first, last = table.cells[1], table.cells[3]
+    assert last.baseline_s == first.total_s
+    assert last.improvement_pct == pytest.approx(improvement(first.total_s, last.total_s))
+    assert last.bit_equal is None, "other folds cannot be compared"
+    assert all(cell.hold_out for cell in table.cells)
+    assert (tmp_path / table.id / "table.json").is_file()
+    assert observed[-1] == "4 nodes of 3 folds, 2 workers"
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+def test_progress_goes_up_to_the_end(crossval: Crossval, stacked: bool) -> None:
+    pulses: list[Pulse] = []
+    crossval(stacked=stacked, observe=lambda label, models: pulses.append)
+    steps = [p.step for p in pulses]
+    assert steps == sorted(steps)
+    assert steps[-1] == pulses[-1].steps == 3 * 7 * 2
+    assert all(math.isfinite(p.eta_s) for p in pulses)
+
+
+@pytest.mark.parametrize("options", [{"stacked": True}, {"stacked": False}, {"engine": "threads", "workers": 2}])
+def test_ctrl_c_ends_all_folds(crossval: Crossval, tmp_path: Path, options: dict[str, Any]) -> None:
+    import os
+    import signal
+
+    def interrupt(pulse: Pulse) -> None:
+        if pulse.step < pulse.steps / 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    once = [interrupt]
+
+    def observe(pulse: Pulse) -> None:
+        if once:
+            once.pop()(pulse)
+
+    with pytest.raises(KeyboardInterrupt):
+        crossval(epochs=200, observe=lambda label, models: observe, **options)
+    assert not list(tmp_path.rglob("crossval.json"))
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+def test_a_fold_that_diverges_says_so(crossval: Crossval, stacked: bool) -> None:
+    with pytest.raises(Diverged, match="try a smaller --lr"):
+        crossval(stacked=stacked, lr=1e30, epochs=20)
+
+
+RANDOM = """
+import torch.nn.functional as F
+from torch import nn
+from manyhands import Task
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(12, 3)
+    def forward(self, x):
+        return self.layer(F.dropout(x, training=self.training))
+
+task = Task(model=lambda d: Net(), data="synthetic:samples=97,features=12,classes=3,test=23,seed=5", batch_size=10)
+norm = Task(
+    model=lambda d: nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)),
+    data="synthetic:samples=97,features=12,classes=3,test=23,seed=5",
+)
+"""
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "says"),
+    [
+        ("mlp", {"folds": 1}, "folds must be at least 2, got 1"),
+        ("mlp", {"folds": 60}, r"class \d has \d+ training samples, too few for 60 folds"),
+        ("mlp", {"nodes": 2}, "nodes 2 needs --split-data"),
+        ("mlp", {"split_data": True, "nodes": 0}, "nodes must be at least 1, got 0"),
+        ("mlp", {"engine": "hybrid", "workers": 2, "threads": 2}, "engine hybrid cannot form the groups"),
+        ("mlp", {"checkpoint_every": 5}, "crossval keeps no checkpoints"),
+        ("mlp", {"exact": True, "stacked": True}, "give --exact or --stacked, not both"),
+        ("mlp", {"sync": "nonsense"}, "there is no sync 'nonsense'"),
+        ("mlp", {"engine": "serial", "workers": 2}, "engine serial has one worker, got 2"),
+        ("random", {"engine": "threads", "workers": 2}, "process-wide generator"),
+        ("norm", {"batch_size": 19, "folds": 5}, "cannot normalise a single row"),
+    ],
+)
+def test_a_bad_request_is_one_sentence(
+    crossval: Crossval, tmp_path: Path, task: str, options: dict[str, Any], says: str
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(RANDOM)
+    chosen = {"random": f"{own}:task", "norm": f"{own}:norm"}.get(task)
+    with pytest.raises(UserError, match=says):
+        crossval(tasks.load(chosen) if chosen else task, **options)
+    assert not list(tmp_path.glob("*crossval"))
