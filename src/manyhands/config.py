@@ -95,6 +95,10 @@ def make_config(values: dict[str, Any]) -> RunConfig:
         raise UserError(_sentence(error)) from None
     if isinstance(config.batch_size, int):
         check(config.batch_size >= 1, f"batch-size must be at least 1, got {config.batch_size}")
+    check(
+        config.warmup == 0 or config.steps > 0 or config.warmup < config.epochs,
+        f"a warmup of {config.warmup:g} epochs must be shorter than the run's {config.epochs}",
+    )
     if config.exact:
         power = config.lanes & (config.lanes - 1) == 0
         check(power, f"lanes must be a power of two, got {config.lanes}")

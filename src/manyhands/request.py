@@ -91,7 +91,11 @@ def _with_extras(values: dict[str, Any], task: Task, *, own_batch: bool) -> RunC
         check(per_worker >= 1, f"batch-per-worker must be at least 1, got {per_worker}")
         values["batch_size"] = per_worker * make_config({**values, "exact": False}).size
     config = make_config(values)
-    return config.model_copy(update={"lr": config.lr * _lr_factor(scaling, config, task)})
+    factor = _lr_factor(scaling, config, task)
+    # A rate that grew with the batch needs both to keep one worker's accuracy: benchmarks/large_batch.
+    eased = {"warmup": min(1.0, config.epochs / 5), "lr_decay": "linear"} if factor > 1 else {}
+    eased = {key: value for key, value in eased.items() if key not in values}
+    return config.model_copy(update={"lr": config.lr * factor, **eased})
 
 
 def _lr_factor(scaling: str, config: RunConfig, task: Task) -> float:

@@ -113,6 +113,74 @@ def check_all_reduce_same_bits(comm: Comm) -> None:
             found.same(near, True, "near the true sum", dtype, shape)
 
 
+def check_begun_all_reduce(comm: Comm) -> None:
+    """What is begun and ended is an all-reduce to round-off, with the same bits everywhere, in the same tensor."""
+    with findings() as found:
+        for seed, shape, dtype in cases():
+            make = draw_reals if dtype.is_floating_point else draw
+            t, expected = make(seed, comm.rank, shape, dtype), make(seed, comm.rank, shape, dtype)
+            end = comm.begin_all_reduce_(t)
+            found.same(end(), None, "the end returns")
+            comm.all_reduce_(expected)
+            found.same(_near(t, expected), True, "as all_reduce_", dtype, shape)
+            for rank, other in enumerate(comm.all_gather(t)):
+                found.equal(other, t, "bits of rank", rank, dtype, shape)
+
+
+def check_begun_all_reduce_is_the_sum(comm: Comm) -> None:
+    """Every rank has the sum, also of a part of a tensor, whose rest is left alone."""
+    with findings() as found:
+        for seed, shape, dtype in cases():
+            t = draw(seed, comm.rank, shape, dtype)
+            comm.begin_all_reduce_(t)()
+            found.equal(t, everyone(comm, seed, shape, dtype).sum(0), dtype, shape)
+        t, total = draw(5, comm.rank, (40,), torch.float32), everyone(comm, 5, (40,), torch.float32).sum(0)
+        before = t.clone()
+        comm.begin_all_reduce_(t[7:30])()
+        found.equal(t, torch.cat([before[:7], total[7:30], before[30:]]), "a part")
+
+
+def check_several_all_reduces_in_flight(comm: Comm) -> None:
+    """Buckets of one tensor are begun while others are on their way, by ranks that come early and late."""
+    with findings() as found:
+        for round_, bucket in enumerate((1, 7, 100, 5000)):
+            t, ends = draw(round_, comm.rank, (300,), torch.float64), []
+            for number, stop in enumerate(range(300, 0, -bucket)):
+                if number % (comm.size + 7) == comm.rank:
+                    time.sleep(0.001)
+                ends.append(comm.begin_all_reduce_(t[max(0, stop - bucket) : stop]))
+            for end in ends:
+                end()
+            found.equal(t, everyone(comm, round_, (300,), torch.float64).sum(0), "buckets of", bucket)
+            after = torch.tensor([comm.rank])
+            comm.all_reduce_(after)
+            found.same(after.item(), sum(range(comm.size)), "an all_reduce_ afterwards")
+
+
+def check_begun_and_ended_in_turns(comm: Comm) -> None:
+    """Some end while later ones go on, always in the order in which they began."""
+    with findings() as found:
+        tensors = [draw(i, comm.rank, (11 + i,), torch.float32) for i in range(9)]
+        flying = []
+        for t in tensors:
+            flying.append(comm.begin_all_reduce_(t))
+            if len(flying) == 3:
+                flying.pop(0)()
+        for end in flying:
+            end()
+        for i, t in enumerate(tensors):
+            found.equal(t, everyone(comm, i, (11 + i,), torch.float32).sum(0), i)
+
+
+def check_sums_of_parts(comm: Comm) -> None:
+    """One rank that has everybody's tensors can sum them by itself, and leaves them as they are."""
+    with findings() as found:
+        for seed, shape, dtype in cases():
+            parts = list(everyone(comm, seed, shape, dtype))
+            found.equal(comm.add(parts), everyone(comm, seed, shape, dtype).sum(0), dtype, shape)
+            found.equal(torch.stack(parts), everyone(comm, seed, shape, dtype), "the parts", dtype, shape)
+
+
 def check_reduce(comm: Comm) -> None:
     """Every root in turn has the sum."""
     with findings() as found:
@@ -365,8 +433,12 @@ def check_exact(comm: Comm) -> None:
             whole = (comm.size, *shape)
             leaves = [draw_reals(seed, lane, whole, dtype) * 3.0 ** (lane - 4) for lane in range(lanes)]
             expected, own = tree_sum(leaves), tree_sum(leaves[first:last])
-            everywhere, at_root = own.clone(), own.clone()
+            everywhere, at_root, begun = own.clone(), own.clone(), own.clone()
             exact.all_reduce_(everywhere)
+            exact.begin_all_reduce_(begun)()
+            found.equal(begun, expected, "begin_all_reduce_", dtype, shape)
+            parts = [tree_sum(leaves[a:b]) for a, b in subtrees(lanes, comm.size)]
+            found.equal(exact.add(parts), expected, "add", dtype, shape)
             exact.reduce_(at_root, comm.size - 1)
             row = exact.reduce_scatter(own.clone())
             found.equal(everywhere, expected, "all_reduce_", dtype, shape)
@@ -423,6 +495,13 @@ def run_checks(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
                 told[f"{name}-{label}"] = str(error) or repr(error)
             comm.barrier()
     return told
+
+
+def _near(t: Tensor, expected: Tensor) -> bool:
+    """Tell whether two sums of the same numbers differ by no more than their order can make."""
+    if not t.is_floating_point():
+        return torch.equal(t, expected)
+    return torch.allclose(t, expected, rtol=0, atol=100 * torch.finfo(t.dtype).eps)
 
 
 def _generator(seed: int, rank: int) -> torch.Generator:

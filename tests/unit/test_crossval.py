@@ -11,14 +11,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from scipy import stats
+from torch import nn
 
 import manyhands
 from manyhands import tasks
 from manyhands.crossval import CrossvalRecord, cross_validate, tabulate
 from manyhands.crossval.record import half_interval, improvement
 from manyhands.crossval.units import Ask, assign, units_of
-from manyhands.data import Dataset
-from manyhands.errors import Diverged, UserError
+from manyhands.data import Dataset, Split
+from manyhands.errors import Diverged, RankFailed, UserError
 from manyhands.record import Pulse
 from manyhands.tasks.setup import load_data
 
@@ -252,6 +253,26 @@ def test_ctrl_c_ends_all_folds(crossval: Crossval, tmp_path: Path, options: dict
 def test_a_fold_that_diverges_says_so(crossval: Crossval, stacked: bool) -> None:
     with pytest.raises(Diverged, match="try a smaller --lr"):
         crossval(stacked=stacked, lr=1e30, epochs=20)
+
+
+def test_a_worker_that_fails_ends_those_that_train_alone(crossval: Crossval) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.training and bool((x == 99).any()):
+                raise RuntimeError("this row is poison")
+            out: torch.Tensor = self.layer(x)
+            return out
+
+    x, y = torch.rand(60, 3), torch.arange(60) % 2
+    x[50] = 99
+    split = Split(x, y)
+    task = manyhands.Task(model=lambda data: Net(), data=lambda: Dataset("mine", split, split, classes=2))
+    with pytest.raises(RankFailed, match="this row is poison"):
+        crossval(task, folds=2, engine="threads", workers=2, epochs=1_000_000)
 
 
 RANDOM = """

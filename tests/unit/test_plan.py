@@ -1,5 +1,8 @@
 """Over all ranks, the pieces of a step cover each row of the global batch once, and weigh 1 together."""
 
+import math
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,3 +127,118 @@ def test_each_step_and_seed_has_its_own_key(seed: int, step: int) -> None:
         return next(plan.lanes(plan.batches(0)[0], step)[0])[0].key
 
     assert len({key(seed, step), key(seed, step + 1), key(seed + 1, step)}) == 3
+
+
+OWN_SPLITS = st.fixed_dictionaries(
+    {
+        "samples": st.integers(1, 60),
+        "copies": st.integers(1, 2),
+        "batch_size": st.one_of(st.just("full"), st.integers(1, 70)),
+        "micro_batch": st.integers(0, 5),
+        "seed": st.integers(0, 2**63 - 1),
+        "size": st.integers(1, 7),
+        "epochs": st.just(3),
+    }
+)
+
+
+def _seen(plan: Plan, epoch: int) -> list[list[int]]:
+    """Return the samples that a rank computes in each step of an epoch, each copy of one by its own number."""
+    found = []
+    for batch in plan.batches(epoch):
+        rows = torch.arange(len(plan.split))[batch]
+        pieces = [p for lane in plan.lanes(batch, 0) for p, _ in lane]
+        found.append([int(rows[p.first + i]) for p in pieces for i in range(len(p.x))])
+    return found
+
+
+@given(OWN_SPLITS)
+def test_with_a_split_of_its_own_a_rank_sees_the_same_samples_in_every_epoch(values: dict) -> None:  # type: ignore[type-arg]
+    ordinary = _plans(values)
+    plans = [Plan(p.config, p.split, p.rank, p.size, own_split=True) for p in ordinary]
+    splits = [sorted(row for step in _seen(plan, 0) for row in step) for plan in plans]
+    assert sorted(row for split in splits for row in split) == list(range(len(plans[0].split))), "each sample once"
+    for plan, usual, split in zip(plans, ordinary, splits, strict=True):
+        for epoch in range(3):
+            seen = _seen(plan, epoch)
+            assert sorted(row for step in seen for row in step) == split
+            assert [len(step) for step in seen] == [len(step) for step in _seen(usual, epoch)]
+            assert len(seen) == plan.steps_per_epoch
+
+
+def test_a_split_of_its_own_is_seen_in_another_order_in_every_epoch() -> None:
+    values = {"samples": 50, "copies": 1, "batch_size": 10, "micro_batch": 0, "seed": 3, "size": 2, "epochs": 3}
+    for plan in _plans(values):
+        own = Plan(plan.config, plan.split, plan.rank, plan.size, own_split=True)
+        orders = [[row for step in _seen(own, epoch) for row in step] for epoch in range(3)]
+        assert len({tuple(order) for order in orders}) == 3
+        assert orders == [[row for step in _seen(own, epoch) for row in step] for epoch in range(3)], "and by the seed"
+        usual = [{row for step in _seen(plan, epoch) for row in step} for epoch in range(3)]
+        assert usual[0] != usual[1], "which an ordinary plan does not do"
+
+
+def _scales(**settings: object) -> list[float]:
+    """Return the scale of every step; an epoch has ten."""
+    values = {"samples": 100, "copies": 1, "batch_size": 10, "size": 1, **settings}
+    (plan,) = _plans(values)
+    return [plan.lr_scale(step) for step in range(plan.steps)]
+
+
+SCHEDULES = st.fixed_dictionaries(
+    {
+        "warmup": st.one_of(st.just(0.0), st.floats(0, 4)),
+        "lr_decay": st.sampled_from(["none", "linear", "cosine"]),
+        "steps": st.integers(1, 60),
+    }
+)
+
+
+@given(SCHEDULES)
+def test_the_rate_rises_to_the_full_one_and_falls_but_never_to_nothing(settings: dict) -> None:  # type: ignore[type-arg]
+    scales = _scales(**settings)
+    assert all(0 < s <= 1 for s in scales)
+    top = scales.index(max(scales))
+    assert scales[: top + 1] == sorted(scales[: top + 1])
+    assert scales[top:] == sorted(scales[top:], reverse=True)
+    if settings["warmup"] * 10 <= settings["steps"]:
+        assert max(scales) == 1, "the full rate is reached"
+    if settings["lr_decay"] == "none":
+        assert all(s == 1 for s in scales[top:]) or max(scales) < 1
+
+
+@given(st.integers(1, 40), st.integers(1, 60))
+def test_the_warm_up_is_a_straight_line(warm_steps: int, steps: int) -> None:
+    """Also over a fraction of an epoch, which has ten steps here."""
+    scales = _scales(warmup=warm_steps / 10, steps=steps)
+    assert scales == pytest.approx([min(1, (i + 1) / warm_steps) for i in range(steps)])
+
+
+def test_without_warm_up_and_decay_every_step_has_the_full_rate() -> None:
+    assert set(_scales(steps=23)) == {1.0}
+    assert set(_scales(epochs=3, warmup=0.0)) == {1.0}
+
+
+def test_the_decays_have_their_shapes() -> None:
+    linear, cosine = _scales(steps=40, lr_decay="linear"), _scales(steps=40, lr_decay="cosine")
+    assert linear == pytest.approx([1 - i / 40 for i in range(40)])
+    assert cosine == pytest.approx([(1 + math.cos(math.pi * i / 40)) / 2 for i in range(40)])
+    assert linear[-1] == pytest.approx(1 / 40), "the last step still moves"
+    assert linear[20] == pytest.approx(0.5)
+    assert cosine[20] == pytest.approx(0.5)
+    assert cosine[10] > linear[10]
+    assert cosine[30] < linear[30]
+
+
+@pytest.mark.parametrize("decay", ["linear", "cosine"])
+def test_the_decay_begins_after_the_warm_up(decay: str) -> None:
+    """A warm-up of 0.75 epochs is 7.5 steps, of which the eighth reaches the full rate."""
+    scales = _scales(steps=27, warmup=0.75, lr_decay=decay)
+    assert scales[:7] == pytest.approx([(i + 1) / 7.5 for i in range(7)])
+    assert scales[7] == 1
+    assert all(a > b for a, b in zip(scales[8:], scales[9:], strict=False))
+    done = (26 - 7.5) / (27 - 7.5)
+    assert scales[-1] == pytest.approx(1 - done if decay == "linear" else (1 + math.cos(math.pi * done)) / 2)
+
+
+def test_a_warm_up_longer_than_the_run_never_reaches_the_full_rate() -> None:
+    assert _scales(steps=4, warmup=1.0, lr_decay="cosine") == pytest.approx([0.1, 0.2, 0.3, 0.4])

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from manyhands.config import RunConfig
 from manyhands.errors import UserError
 from manyhands.run import preflight, resolve
 
@@ -36,6 +37,20 @@ def test_the_rate_scales_with_the_batch(scaling: str, factor: float) -> None:
     assert resolve("mlp", {"batch_size": 64, "lr_scaling": scaling}).lr == pytest.approx(0.01)
     given = resolve("mlp", {"batch_size": 16, "lr": 0.5, "lr_scaling": scaling}).lr
     assert math.isclose(given, 0.5 * {"none": 1, "linear": 1 / 4, "sqrt": 1 / 2}[scaling])
+
+
+def test_a_rate_that_grew_with_the_batch_is_eased_in_and_out() -> None:
+    large = {"batch_size": 512, "lr_scaling": "linear"}
+    assert _easing(resolve("mlp", large)) == (1.0, "linear")
+    assert _easing(resolve("mlp", {**large, "epochs": 2})) == (pytest.approx(0.4), "linear")
+    assert _easing(resolve("mlp", {**large, "warmup": 0.0, "lr_decay": "none"})) == (0.0, "none")
+    assert _easing(resolve("mlp", {**large, "lr_decay": "cosine"})) == (1.0, "cosine")
+    assert _easing(resolve("mlp", {"batch_size": 512})) == (0.0, "none")
+    assert _easing(resolve("mlp", {"batch_size": 64, "lr_scaling": "linear"})) == (0.0, "none")
+
+
+def _easing(config: RunConfig) -> tuple[float, str]:
+    return config.warmup, config.lr_decay
 
 
 @pytest.mark.parametrize(

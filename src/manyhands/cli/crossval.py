@@ -184,7 +184,7 @@ def _folds(record: CrossvalRecord) -> Table:
 def _show_table(found: CrossvalTable, out: Path, *, as_json: bool) -> None:
     virtual = any(cell.nodes > cell.workers for cell in found.cells)
     if virtual:
-        note = "where nodes are more than workers, these trained them in turn; 'slowest node' is its own training time"
+        note = "where nodes are more than workers, these trained them in turn; 'node s' is the slowest node's own time"
         people.print(note, markup=False, soft_wrap=True)
     people.print(f"kept in {out / found.id}", markup=False, soft_wrap=True)
     if as_json:
@@ -195,23 +195,22 @@ def _show_table(found: CrossvalTable, out: Path, *, as_json: bool) -> None:
 
 def _cells(found: CrossvalTable) -> Table:
     table = _empty("")
-    headings = ("nodes", "folds", "workers", "fold acc.", "training", "hold-out", "time", "PI", "slowest node", "PI")
-    for heading in headings:
+    scores = ("fold %", "train %", "hold-out %")
+    for heading in ("nodes", "folds", "workers", *scores, "time s", "PI %", "node s", "PI %"):
         table.add_column(heading, justify="right", no_wrap=True)
     for cell in found.cells:
         assert cell.hold_out is not None, "a table's data is cut over nodes"
-        scores = (cell.accuracy, cell.hold_out.train_accuracy, cell.hold_out.accuracy)
         table.add_row(
             *map(str, (cell.nodes, cell.num_folds, cell.workers)),
-            *(f"{100 * score:.2f} %" for score in scores),
-            *(f"{cell.total_s:.1f} s", _percent(cell.improvement_pct)),
-            *(f"{cell.longest_node_s:.1f} s", _percent(cell.longest_node_improvement_pct)),
+            *(f"{100 * a:.2f}" for a in (cell.accuracy, cell.hold_out.train_accuracy, cell.hold_out.accuracy)),
+            *(f"{cell.total_s:.1f}", _number(cell.improvement_pct)),
+            *(f"{cell.longest_node_s:.1f}", _number(cell.longest_node_improvement_pct)),
         )
     return table
 
 
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f} %"
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
 
 
 def _empty(title: str) -> Table:

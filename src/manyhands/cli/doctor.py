@@ -131,4 +131,5 @@ def _out(out: Path) -> Finding:
 
 def _ray() -> Finding:
     version = facts.version("ray")
-    return Finding("ray", bool(version), version or "not installed (no engine uses it yet)", needed=False)
+    mend = f"{sys.executable} -m pip install 'manyhands[ray]'"
+    return Finding("ray", bool(version), version or "not installed (engine ray needs it)", mend, needed=False)

@@ -12,12 +12,12 @@ from manyhands.config import RunConfig, read_toml
 
 EXTRA: dict[str, tuple[type, str]] = {
     "batch_per_worker": (int, "Batch size of each worker; the global batch grows with the workers."),
-    "lr_scaling": (str, "Scale the learning rate with the batch: none, linear or sqrt."),
+    "lr_scaling": (str, "Scale the learning rate with the batch: none, linear or sqrt; eased by warm-up and linear decay."),
 }
 """Requests that are resolved into fields of the config."""
 
 TASK_ARGUMENT = Annotated[
-    str, typer.Argument(help="softmax, mlp, mlp-sigmoid, cnn, dnn, or your own FILE.py:VARIABLE.")
+    str, typer.Argument(help="softmax, mlp, mlp-sigmoid, cnn, dnn, recommender, or your own FILE.py:VARIABLE.")
 ]
 OUT_OPTION = Annotated[Path, typer.Option("--out", help="Folder of all runs.")]
 JSON_OPTION = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
@@ -57,7 +57,7 @@ def _parameter(name: str) -> inspect.Parameter:
     if kind is bool:
         return _option(name, bool, field.description or "", flag=True)
     simple = kind if kind in (int, float, str) else str
-    default = "" if name in ("batch_size", "lr", "epochs", "replicate") else _shown(field.default)
+    default = "" if name in ("batch_size", "lr", "epochs", "replicate", "top") else _shown(field.default)
     return _option(name, typing.cast(type, simple), f"{field.description}{default}")
 
 

@@ -35,7 +35,7 @@ def train(
     *,
     options: dict[str, Any],
 ) -> None:
-    """Train TASK: softmax, mlp, mlp-sigmoid, cnn, dnn, or your own FILE.py:VARIABLE.
+    """Train TASK: softmax, mlp, mlp-sigmoid, cnn, dnn, recommender, or your own FILE.py:VARIABLE.
 
     Example: manyhands train mlp --engine mpi --workers 4 --epochs 2
     """

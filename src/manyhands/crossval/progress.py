@@ -1,6 +1,7 @@
 """The watch of a worker that trains several models: one bar for all of its steps."""
 
 import time
+from pathlib import Path
 from typing import final
 
 from manyhands.record import Pulse
@@ -9,10 +10,13 @@ from manyhands.watch import Watch
 
 @final
 class ModelsWatch:
-    """Passes on what one model's training says as a part of the whole; only the first worker's is shown."""
+    """Passes on what one model's training says as a part of the whole; only the first worker's is shown.
 
-    def __init__(self, inner: Watch, *, shown: bool, steps: int) -> None:
-        self._inner, self._shown, self._steps = inner, shown, max(1, steps)
+    Workers that train alone do not meet until the end: `alarm` is a file that one leaves when it fails.
+    """
+
+    def __init__(self, inner: Watch, *, shown: bool, steps: int, alarm: Path) -> None:
+        self._inner, self._shown, self._steps, self._alarm = inner, shown, max(1, steps), alarm
         self._before, self._since = 0, time.perf_counter()
         self.stopped = False
 
@@ -21,8 +25,8 @@ class ModelsWatch:
         self._inner.at(self._before + step)
 
     def stop_asked(self) -> bool:
-        """Tell whether the user wants it all to end; once said, it stays so for the models that follow."""
-        self.stopped = self.stopped or self._inner.stop_asked()
+        """Tell whether it is all to end; once said, it stays so for the models that follow."""
+        self.stopped = self.stopped or self._inner.stop_asked() or self._alarm.exists()
         return self.stopped
 
     def pulse(self, pulse: Pulse) -> None:

@@ -49,8 +49,13 @@ def crossval_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     group = comm.split(sharing.group(comm.rank)) if sharing.in_groups else SelfComm()
     folds = _Folds(task, alone_or_together(job.config, group.size), data, device, job.run, group)
     steps = sum(plan.steps for plan in plans_of(mine, folds.config, data.train))
-    models = ModelsWatch(watch, shown=comm.rank == 0, steps=steps)
-    own = {unit.name: score for unit, score in folds.scores(mine, models, stacked=ask.stacked)}
+    alarm = job.run.path / "failed"
+    models = ModelsWatch(watch, shown=comm.rank == 0, steps=steps, alarm=alarm)
+    try:
+        own = {unit.name: score for unit, score in folds.scores(mine, models, stacked=ask.stacked)}
+    except BaseException:
+        alarm.touch()
+        raise
 
     scores = _gather(comm, units, own if group.rank == 0 else {})
     if scores is None:

@@ -46,14 +46,13 @@ def check_ray(config: RunConfig) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=REACH_S).close()
     except (OSError, OverflowError) as error:
-        raise UserError(
-            f"nobody answers at --ray-address '{config.ray_address}': {error}; 'ray status' tells"
-        ) from None
+        raise UserError(f"no Ray answers at '{config.ray_address}': {error}; check --ray-address") from None
 
 
 def load() -> Any:
     """Import Ray, which takes a while and is not everywhere."""
-    import ray
+    with _environment({"RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed"}):  # we say who, where and when
+        import ray
 
     return ray
 
@@ -81,7 +80,7 @@ def _joined(address: str) -> Iterator[Any]:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             ray.shutdown()
-            hint = "'ray status' tells whether it runs; a cluster with a token wants RAY_AUTH_MODE=token here too"
+            hint = "if it wants a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN; 'ray status' tells whether it runs"
             raise UserError(f"cannot join the Ray cluster at '{address}': {_first_line(error)}; {hint}") from error
     try:
         yield ray
@@ -94,11 +93,10 @@ def _started(config: RunConfig, num_ranks: int) -> Iterator[Any]:
     own = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed",  # we say it ourselves, with rank and step
         "RAY_USAGE_STATS_ENABLED": "0",
         "OMP_NUM_THREADS": str(blas_threads(config, num_ranks, facts.cores())),  # where it is not set, Ray sets it to 1
     }
-    with _guarded_folder(own["RAY_AUTH_TOKEN"]) as folder:
+    with _guarded_folder() as folder:
         try:
             with _environment(own), _own_sigterm():
                 _init(load(), num_ranks, folder)
@@ -109,18 +107,20 @@ def _started(config: RunConfig, num_ranks: int) -> Iterator[Any]:
 
 
 @contextmanager
-def _guarded_folder(token: str) -> Iterator[Path]:
-    """Make a folder for a Ray with this token; a process beside us removes both when we leave, or are killed."""
+def _guarded_folder() -> Iterator[Path]:
+    """Make a folder for a Ray; a process beside us ends the one and removes the other when we leave, or are killed."""
     usual = tempfile.gettempdir()
     folder = tempfile.mkdtemp(prefix="mh-ray-", dir=usual if len(usual) <= MAX_FOLDER else "/tmp")
     command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("ray_guard.py")), folder]
     # A session of its own, so that Ctrl-C does not reach it.
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, **quiet) as guard:
-        assert guard.stdin is not None
-        guard.stdin.write(f"{token}\n".encode())
-        guard.stdin.flush()
-        yield Path(folder)
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True) as guard:
+        try:
+            yield Path(folder)
+        finally:
+            assert guard.stdin is not None
+            guard.stdin.close()
+            guard.wait()
 
 
 def _init(ray: Any, num_ranks: int, folder: Path) -> None:

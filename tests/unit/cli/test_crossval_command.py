@@ -67,6 +67,7 @@ def test_the_table_goes_over_nodes_and_folds(crossval: Run) -> None:
     assert status == 0
     rows = [line.split()[:3] for line in stdout.splitlines()[1:]]
     assert rows == [[str(n), str(k), "1"] for n in (1, 2, 4, 8) for k in (2, 5, 10)]
+    assert "…" not in stdout, "it fits"
     assert "trained them in turn" in stderr
     table = CrossvalTable.model_validate_json(next(Path("runs").glob("*/table.json")).read_text())
     assert len(table.cells) == 12

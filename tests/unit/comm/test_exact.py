@@ -58,6 +58,33 @@ def test_every_number_of_ranks_gives_the_same_bits(ranks, size: int) -> None:  #
         assert torch.equal(found, _sum_of(leaves))
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+def test_sums_that_are_begun_and_sums_of_parts_have_these_bits_too(ranks, size: int) -> None:  # type: ignore[no-untyped-def]
+    leaves = [torch.randn(101, generator=torch.Generator().manual_seed(i)) * 10.0 ** (i - 4) for i in range(8)]
+    parts = [_sum_of(leaves[a:b]).clone() for a, b in subtrees(8, size)]
+
+    def work(comm: Comm) -> Tensor:
+        exact, t = ExactComm(comm, 8), parts[comm.rank].clone()
+        ends = [exact.begin_all_reduce_(t[a:b]) for a, b in ((60, 101), (20, 60), (0, 20))]
+        for end in ends:
+            end()
+        return t
+
+    for found in ranks(work, size):
+        assert torch.equal(found, _sum_of(leaves))
+    assert torch.equal(ExactComm(SelfComm(), 8, size).add(parts), _sum_of(leaves))
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+def test_a_server_sums_the_workers_lanes(ranks, workers: int, servers: int) -> None:  # type: ignore[no-untyped-def]
+    """The ranks behind the workers own no lanes."""
+    leaves = [torch.randn(101, generator=torch.Generator().manual_seed(i)) * 10.0 ** (i - 4) for i in range(8)]
+    parts = [_sum_of(leaves[a:b]).clone() for a, b in subtrees(8, workers)]
+    for found in ranks(lambda comm: ExactComm(comm, 8, workers).add(parts), workers + servers):
+        assert torch.equal(found, _sum_of(leaves))
+
+
 def test_another_order_would_give_other_bits() -> None:
     """Or the tests above would prove nothing."""
     leaves = [torch.randn(101, generator=torch.Generator().manual_seed(i)) * 10.0 ** (i - 4) for i in range(8)]

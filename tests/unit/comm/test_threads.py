@@ -11,6 +11,7 @@ from manyhands.comm.threads import GroupAborted, ThreadComm, ThreadGroup
 
 WAITS = {
     "all_reduce_": lambda c: c.all_reduce_(torch.ones(3)),
+    "begin_all_reduce_": lambda c: c.begin_all_reduce_(torch.ones(3))(),
     "reduce_": lambda c: c.reduce_(torch.ones(3)),
     "broadcast_": lambda c: c.broadcast_(torch.ones(3)),
     "all_gather": lambda c: c.all_gather(torch.ones(3)),
@@ -55,6 +56,21 @@ def test_an_abort_reaches_the_parts_of_a_split_group(ranks) -> None:  # type: ig
 
     with pytest.raises(ZeroDivisionError):
         ranks(work, 4)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_a_sum_of_parts_has_the_bits_of_the_threads_own_sum(ranks, size: int) -> None:  # type: ignore[no-untyped-def]
+    """A server that sums what workers sent gives what they would have had from each other."""
+    parts = [torch.randn(101, generator=torch.Generator().manual_seed(i)) * 10.0 ** (i - 2) for i in range(size)]
+
+    def work(comm: Comm) -> list[torch.Tensor]:
+        t, u = parts[comm.rank].clone(), parts[comm.rank].clone()
+        comm.all_reduce_(t)
+        comm.begin_all_reduce_(u)()
+        return [t, u, comm.add(parts)]
+
+    for found in ranks(work, size):
+        assert all(torch.equal(t, found[0]) for t in found)
 
 
 def test_a_message_that_has_come_is_taken_even_after_an_abort() -> None:

@@ -27,6 +27,26 @@ def test_an_all_reduce_sends_what_the_best_algorithm_must(ranks, size: int) -> N
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_a_sum_that_is_begun_counts_once_and_as_much(ranks, size: int) -> None:  # type: ignore[no-untyped-def]
+    def several(c: TracedComm) -> None:
+        ends = [c.begin_all_reduce_(torch.zeros(30 * size)) for _ in range(3)]
+        assert not c.collective_s, "its time is known when it has ended"
+        for end in ends:
+            end()
+        assert all(s >= 0 for s in c.collective_s)
+
+    assert _counts(ranks, size, several) == [(3 * 2 * (size - 1) * 30 * 4, 3, 3)] * size
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_sum_of_parts_sends_nothing(ranks, size: int) -> None:  # type: ignore[no-untyped-def]
+    def add(c: TracedComm) -> None:
+        assert c.add([torch.ones(3)] * size).tolist() == [size] * 3
+
+    assert _counts(ranks, size, add) == [(0, 0, 0)] * size
+
+
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("root", [0, 1])
 def test_a_reduce_sends_one_tensor_from_each_but_the_root(ranks, size: int, root: int) -> None:  # type: ignore[no-untyped-def]
     counts = _counts(ranks, size, lambda c: c.reduce_(torch.zeros(7, dtype=torch.float64), root))
@@ -83,6 +103,7 @@ def test_one_rank_alone_sends_nothing() -> None:
     traced = TracedComm(SelfComm())
     t = torch.ones(3)
     traced.all_reduce_(t)
+    traced.begin_all_reduce_(t)()
     traced.broadcast_(t)
     traced.reduce_(t)
     traced.all_gather(t)

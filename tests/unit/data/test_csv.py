@@ -116,6 +116,11 @@ def test_files_of_other_programs_are_read_alike(tmp_path: Path, content: str) ->
     assert other.train.y.equal(plain.train.y)
 
 
+def test_the_mark_of_a_spreadsheet_is_no_part_of_a_name(tmp_path: Path) -> None:
+    path = write(tmp_path, "\ufeffkind,x\n" + "".join(f"{i % 2},{i}\n" for i in range(6)))
+    assert load(f"csv:{path},label=kind").shape == (1,)
+
+
 def test_cells_may_hold_commas_quotes_and_lines(tmp_path: Path) -> None:
     rows = [['a, "b"\nc', i % 2] for i in range(6)]
     data = load(f"csv:{table(tmp_path, [['the text', 'y'], *rows])},text=the text,label=y,words=64")

@@ -79,7 +79,7 @@ def _dropping() -> nn.Module:
 
 
 STACKED = {
-    **{name: network for name, network in NETWORKS.items() if name != "normed"},
+    **{name: network for name, network in NETWORKS.items() if name not in ("normed", "convolutions")},
     "shifted": Network(Shifted),
     "unitary": Network(Unitary),
     "dropping": Network(_dropping),
@@ -185,7 +185,7 @@ def test_every_optimiser_steps_as_it_does_alone(name: str, fuse: bool, optimizer
     _law(STACKED[name], "cross-entropy", optimizer, fuse, [[7, 7, 7], [1, 2, 1], [5, 5, 4]])
 
 
-@pytest.mark.parametrize("name", ["stack", "convolutions", "dropping"])
+@pytest.mark.parametrize("name", ["stack", "residual", "dropping"])
 def test_a_loss_of_ones_own_is_taken_row_by_row(name: str) -> None:
     _law(STACKED[name], _smooth, "momentum", True, [[7, 6], [4, 5]])
 
@@ -325,6 +325,7 @@ def _branching(out: Tensor, y: Tensor) -> Tensor:
 
 
 UNFIT: dict[str, tuple[Network, str | Loss]] = {
+    "convolutions": (NETWORKS["convolutions"], "cross-entropy"),
     "running statistics": (NETWORKS["normed"], "cross-entropy"),
     "batch statistics": (
         Network(lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, track_running_stats=False))),
@@ -341,6 +342,16 @@ UNFIT: dict[str, tuple[Network, str | Loss]] = {
 @pytest.mark.parametrize(("network", "loss"), UNFIT.values(), ids=UNFIT)
 def test_what_cannot_be_stacked_is_told_before_training(network: Network, loss: str | Loss) -> None:
     assert _try(network, range(2), loss) is None
+
+
+def test_a_refused_network_is_as_it_was() -> None:
+    network = Network(lambda: nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.BatchNorm1d(5), nn.Linear(5, 4)))
+    modules, expected = [network.module(seed) for seed in range(3)], network.module(0).state_dict()
+    sample, _ = network.batch(2)
+    assert stack(modules, sample, "cross-entropy", OPTIMIZERS["sgd"], device=CPU, dtype=torch.float64) is None
+    assert all(torch.equal(value, expected[name]) for name, value in modules[0].state_dict().items())
+    assert all(type(module[1]) is nn.Dropout for module in modules)  # type: ignore[index]
+    assert all(p.grad is None and p.untyped_storage().nbytes() == p.nbytes for p in modules[1].parameters())
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop, Rprop
 
 from manyhands.errors import UserError
-from manyhands.replica.update import Moments, Update
+from manyhands.replica.update import ALIGNED, Moments, Update, cut_aligned
 from manyhands.tasks.base import OPTIMIZERS as BUILT_IN
 
 
@@ -49,7 +49,7 @@ EVERY_OPTIMIZER = pytest.mark.parametrize("name", OPTIMIZERS)
 QUANTITIES = {"sgd": (0, 0), "momentum": (1, 0), "adam": (2, 1), "adamw": (2, 1), "own": (1, 2)}
 """What some of them keep per weight, and once."""
 
-WEIGHTS, STATISTICS = 53, 4
+WEIGHTS, STATISTICS = 150, 4
 TOTAL = WEIGHTS + STATISTICS
 
 
@@ -90,10 +90,20 @@ def test_slices_make_the_steps_of_the_whole(name: str, cuts: list[int], narrow_a
 
 
 @EVERY_OPTIMIZER
-@pytest.mark.parametrize("cuts", [[0, 16, TOTAL], [0, 16, 32, 48, TOTAL]])
-def test_slices_of_whole_cache_lines_have_the_bits_of_the_whole(name: str, cuts: list[int]) -> None:
+@pytest.mark.parametrize("parts", [2, 3, 5])
+def test_aligned_slices_have_the_bits_of_the_whole(name: str, parts: int) -> None:
     """Torch's fused Adam rounds otherwise at the end of a tensor, where a vector register is not full."""
+    cuts = [0, *(stop for _, stop in cut_aligned(TOTAL, parts))]
     assert torch.equal(_steps(name, cuts, 9), _steps(name, [0, TOTAL], 9))
+
+
+@given(st.integers(0, 5000), st.integers(1, 40))
+def test_aligned_slices_cover_all_and_are_nearly_equal(length: int, parts: int) -> None:
+    spans = cut_aligned(length, parts)
+    assert len(spans) == parts
+    assert [i for start, stop in spans for i in range(start, stop)] == list(range(length))
+    assert all(start % ALIGNED == 0 or start == length for start, _ in spans)
+    assert max(stop - start for start, stop in spans) < length / parts + ALIGNED
 
 
 @EVERY_OPTIMIZER
@@ -130,7 +140,7 @@ def test_a_state_that_is_put_back_is_gone_on_from(name: str, dtype: torch.dtype)
 def test_the_state_of_the_slices_is_the_state_of_the_whole(name: str) -> None:
     _, grads, whole = _update(name)
     slices = [_update(name) for _ in range(3)]
-    for (_, _, update), (start, stop) in zip(slices, ((0, 16), (16, 32), (32, TOTAL)), strict=True):
+    for (_, _, update), (start, stop) in zip(slices, cut_aligned(TOTAL, 3), strict=True):
         update.narrow(start, stop)
     for step in range(3):
         for g, u in [(grads, whole), *((g, u) for _, g, u in slices)]:

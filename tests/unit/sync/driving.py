@@ -39,13 +39,13 @@ Gradient = Callable[[int, int, Replica], Tensor]
 
 
 def stack() -> nn.Module:
-    """Build 26 weights that the fused replica holds."""
-    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    """Build 238 weights that the fused replica holds."""
+    return nn.Sequential(nn.Linear(13, 11), nn.ReLU(), nn.Linear(11, 7))
 
 
 def normed() -> nn.Module:
-    """Build 34 weights, with 9 running statistics behind them."""
-    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    """Build 260 weights, with 23 running statistics behind them."""
+    return nn.Sequential(nn.Linear(13, 11), nn.BatchNorm1d(11), nn.Linear(11, 7))
 
 
 def smallest() -> nn.Module:

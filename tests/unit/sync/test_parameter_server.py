@@ -78,7 +78,7 @@ def test_it_gives_the_serial_answer(train, tiny, tmp_path: Path, task: str, work
 @SERVERS
 def test_a_step_sends_a_gradient_up_and_the_weights_down(ranks, servers: int) -> None:  # type: ignore[no-untyped-def]
     """Beside the values, each message of a worker has a few words; the last of them say that it is done."""
-    steps, workers, size = 4, 3, 26 * 8
+    steps, workers, size = 4, 3, 238 * 8
     found = drive(ranks, f"parameter-server:servers={servers}", workers, steps=steps)
     for rank in found[:workers]:
         words = rank.comm.bytes_sent - (steps + 1) * size
