@@ -21,6 +21,8 @@ from manyhands.record import RunDir
 
 pytest.importorskip("ray")
 
+pytestmark = pytest.mark.timeout(240)
+
 FAULTY = Path(__file__).with_name("faulty.py")
 COMMAND = [sys.executable, "-m", "manyhands", "train"]
 RANKS = 2

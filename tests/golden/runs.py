@@ -17,6 +17,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "mlp-sigmoid": {"data": "mnist:train=300,test=100", "replicate": 2},
     "cnn": {"data": "mnist:train=200,test=100", "batch_size": 32},
     "dnn": {"data": "mnist:train=500,test=100", "batch_size": 128},
+    "recommender": {"data": "tweets:samples=2000", "batch_size": 128},
 }
 
 

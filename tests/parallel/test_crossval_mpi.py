@@ -19,7 +19,7 @@ COMMAND = [sys.executable, "-m", "manyhands", "crossval"]
 
 
 def crossval(out: Path, network: str = "mlp", **options: Any) -> CrossvalRecord:
-    settings = {"folds": 5, "epochs": 2, "baseline": False, "stacked": False, **options}
+    settings = {"folds": 5, "epochs": 2, "baseline": False, **options}
     return cross_validate(f"{TINY}:{network}", out=out, **settings)
 
 
@@ -27,10 +27,11 @@ def bits(record: CrossvalRecord) -> list[tuple[float, float, str]]:
     return [(f.accuracy, f.loss, f.weights_sha256) for f in record.folds]
 
 
-@pytest.mark.parametrize(("workers", "network"), [(2, "conv"), (3, "adam"), (4, "mlp")])
-def test_mpi_gives_the_bits_of_one_worker(tmp_path: Path, workers: int, network: str) -> None:
-    many = crossval(tmp_path, network, engine="mpi", workers=workers)
-    assert bits(many) == bits(crossval(tmp_path, network))
+@pytest.mark.parametrize(("workers", "network", "stacked"), [(2, "conv", False), (3, "adam", True), (4, "mlp", True)])
+def test_mpi_gives_the_bits_of_one_worker(tmp_path: Path, workers: int, network: str, stacked: bool) -> None:
+    many = crossval(tmp_path, network, engine="mpi", workers=workers, stacked=stacked)
+    assert bits(many) == bits(crossval(tmp_path, network, stacked=stacked))
+    assert all(f.stacked == stacked for f in many.folds)
 
 
 def test_more_mpi_workers_than_folds(tmp_path: Path) -> None:

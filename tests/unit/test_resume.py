@@ -1,5 +1,6 @@
 """A resumed run ends with the bits of the uninterrupted one."""
 
+import itertools
 import os
 import shutil
 import signal
@@ -7,10 +8,23 @@ from pathlib import Path
 
 import pytest
 
+from manyhands import registry, sync
 from manyhands.checkpoint import checkpoints
 from manyhands.errors import UserError
 from manyhands.record import Pulse, RunRecord, find_run
+from manyhands.sync import Sync
 
+NAMES = registry.names(sync, Sync)
+VARIANTS = [
+    "local-sgd:period=3",
+    "parameter-server:servers=3",
+    "async-server:servers=2",
+    "compressed:codec=int8",
+    "compressed:codec=topk,ratio=0.1",
+    "compressed:codec=powersgd",
+]
+EXACT = [name for name in NAMES if sync.make(name).exact]
+HELD_APART = ["local-sgd", "average-epoch", "average-once", "gossip", "compressed", "compressed:codec=powersgd"]
 SAME = ("weights_sha256", "train_loss", "test_loss", "test_accuracy", "steps")
 
 
@@ -26,6 +40,13 @@ def _stop_after(steps: int):  # type: ignore[no-untyped-def]
     return observe
 
 
+def _forget_after(out: Path, record: RunRecord, step: int) -> None:
+    """Remove the checkpoints after this step, as if the run had ended there."""
+    for later in checkpoints(find_run(out, record.id).checkpoints):
+        if later.name > f"step-{step:09d}.safetensors":
+            later.unlink()
+
+
 def _lines(out: Path, record: RunRecord) -> list[str]:
     lines = find_run(out, record.id).steps.read_text().splitlines()
     return [line.partition(', "ms"')[0] for line in lines]
@@ -38,15 +59,70 @@ def test_resumed_is_uninterrupted(train, tiny, tmp_path: Path, task: str, at: in
     settings = {"epochs": 2, "batch_size": 10, "exact": True}
     whole = train(tiny(task), **settings)
     part = train(tiny(task), **settings, checkpoint_every=at, keep=9)
-    run = find_run(tmp_path, part.id)
-    for later in checkpoints(run.checkpoints):
-        if later.name > f"step-{at:09d}.safetensors":
-            later.unlink()
+    _forget_after(tmp_path, part, at)
     resumed = train(tiny(task), resume=part.id)
     assert resumed.resumed_from == at
     for key in SAME:
         assert getattr(resumed, key) == getattr(whole, key), key
     assert _lines(tmp_path, resumed) == _lines(tmp_path, whole)
+
+
+@pytest.mark.parametrize(
+    ("text", "task"), [*itertools.product(NAMES, ["sigmoid", "adam"]), *((text, "adam") for text in VARIANTS)]
+)
+def test_with_every_strategy_resumed_is_uninterrupted(train, tiny, tmp_path: Path, text: str, task: str) -> None:  # type: ignore[no-untyped-def]
+    """In the middle of the second epoch, between two averagings; the order of asynchronous workers is no law."""
+    workers = 1 if text.startswith("async-server") else 3
+    settings = {"epochs": 2, "batch_size": 10, "engine": "threads", "workers": workers, "sync": text}
+    whole = train(tiny(task), **settings)
+    part = train(tiny(task), **settings, checkpoint_every=13)
+    assert part.weights_sha256 == whole.weights_sha256, "a checkpoint changes nothing"
+    _forget_after(tmp_path, part, 13)
+    resumed = train(tiny(task), resume=part.id)
+    assert resumed.resumed_from == 13
+    for key in SAME:
+        assert getattr(resumed, key) == getattr(whole, key), key
+    assert _lines(tmp_path, resumed) == _lines(tmp_path, whole)
+
+
+@pytest.mark.parametrize("text", NAMES)
+def test_without_a_state_and_with_statistics_too(train, tiny, text: str) -> None:  # type: ignore[no-untyped-def]
+    """Plain SGD has no state to keep; running statistics travel with the weights."""
+    workers = 1 if text.startswith("async-server") else 3
+    settings = {"steps": 7, "batch_size": 30, "engine": "threads", "workers": workers, "sync": text}
+    whole = train(tiny("batchnorm"), **settings)
+    part = train(tiny("batchnorm"), **settings, checkpoint_every=5)
+    assert train(tiny("batchnorm"), resume=part.id).weights_sha256 == whole.weights_sha256
+
+
+@pytest.mark.parametrize("text", [*EXACT, "parameter-server:servers=2"])
+@pytest.mark.parametrize(("task", "before", "after"), [("sigmoid", 3, 2), ("adam", 2, 5)])
+def test_an_exact_strategy_may_go_on_with_other_workers(
+    train, tiny, text: str, task: str, before: int, after: int
+) -> None:  # type: ignore[no-untyped-def]
+    settings = {"steps": 14, "batch_size": 10, "exact": True}
+    whole = train(tiny(task), **settings)
+    part = train(tiny(task), **settings, engine="threads", workers=before, sync=text, checkpoint_every=9)
+    resumed = train(tiny(task), resume=part.id, workers=after)
+    assert (resumed.workers, resumed.resumed_from) == (after, 9)
+    assert resumed.weights_sha256 == whole.weights_sha256
+
+
+@pytest.mark.parametrize("after", [2, 4])
+@pytest.mark.parametrize("text", HELD_APART)
+def test_workers_with_a_state_of_their_own_stay_as_many(train, text: str, after: int) -> None:  # type: ignore[no-untyped-def]
+    part = train(steps=6, engine="threads", workers=3, sync=text, checkpoint_every=4)
+    says = f"holds a state of its own for each of 3 workers; it cannot be resumed with {after}"
+    with pytest.raises(UserError, match=says) as caught:
+        train(resume=part.id, workers=after)
+    assert "\n" not in str(caught.value)
+    assert train(resume=part.id).resumed_from == 4, "and with three it can"
+
+
+def test_asynchronous_workers_may_become_more(train) -> None:  # type: ignore[no-untyped-def]
+    """Their state lies with the servers."""
+    part = train(steps=6, engine="threads", workers=2, sync="async-server:servers=2", checkpoint_every=4)
+    assert train(resume=part.id, workers=3).workers == 3
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 5)])

@@ -45,7 +45,7 @@ def crossval(
         bool | None,
         typer.Option(
             "--stacked/--no-stacked",
-            help="Train a worker's folds as one batched model: equal to round-off. [default: with one worker]",
+            help="Train a worker's folds as one batched model: equal to in turn to round-off. [default: where quicker]",
             show_default=False,
         ),
     ] = None,

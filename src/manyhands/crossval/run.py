@@ -59,7 +59,7 @@ def cross_validate(
     ready = _load(config, own)
     replica = _preflight(config, ask, own, ready.data)
     if stacked is None:
-        ask = replace(ask, stacked=_stacks(config, replica))
+        ask = replace(ask, stacked=_stacks(config, ask, replica))
     compares = _compares(config, ask, baseline)
     run = _open(Path(out), config)
     record = _run(config, ask, own, ready, run, observe(_label(config, ask), ask.num_units))
@@ -96,7 +96,7 @@ def tabulate(
     ready = _load(config, own)
     tried = [_preflight(_with_workers(config, ask), ask, own, ready.data) for ask in asks]
     if stacked is None:
-        asks = [replace(ask, stacked=_stacks(config, tried[0])) for ask in asks]
+        asks = [replace(ask, stacked=_stacks(config, ask, tried[0])) for ask in asks]
     run = _open(Path(out), config)
     cells: dict[int, dict[int, CrossvalRecord]] = {}
     for ask in asks:
@@ -117,16 +117,18 @@ def _resolve(task: str | Task, options: dict[str, Any]) -> tuple[Task, RunConfig
     return own, config.model_copy(update={"blas_threads": config.blas_threads or 1})
 
 
-def _stacks(config: RunConfig, replica: Replica) -> bool:
-    """Choose whether to stack where the user did not.
+def _stacks(config: RunConfig, ask: Ask, replica: Replica) -> bool:
+    """Choose whether to stack where the user did not: where that is no slower, and changes no bit with the workers.
 
-    A model's last bits depend on how many it is stacked with, so several workers train theirs in turn. On a CPU a
-    large network keeps a core as busy alone, and a convolution for many models at once takes twice as long.
+    A stack of Linear layers gives each model the same bits however many are stacked, with one thread on a CPU. Of
+    other networks a large one keeps a core as busy alone. Workers in groups do not stack, but their baseline does.
     """
-    if config.workers > 1 or config.exact:
+    if config.exact:
         return False
-    small = isinstance(replica, FusedReplica) or replica.params.numel() <= SMALL
-    return small or replica.params.is_cuda
+    fused, cuda = isinstance(replica, FusedReplica), replica.params.is_cuda
+    if config.workers == 1 or Sharing(ask.num_units, config.workers).in_groups:
+        return fused or cuda or replica.params.numel() <= SMALL
+    return fused and not cuda and config.blas_threads == 1
 
 
 def _with_workers(config: RunConfig, ask: Ask) -> RunConfig:

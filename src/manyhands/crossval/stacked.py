@@ -60,18 +60,29 @@ def plans_of(units: Sequence[Unit], config: RunConfig, train: Split) -> list[Pla
 
 
 def train_stacked(
-    units: Sequence[Unit], task: Task, config: RunConfig, data: Dataset, device: torch.device, watch: ModelsWatch
+    units: Sequence[Unit],
+    task: Task,
+    config: RunConfig,
+    data: Dataset,
+    device: torch.device,
+    watch: ModelsWatch,
+    *,
+    longest: int,
 ) -> list[Trained] | None:
-    """Train models that make as many steps per epoch; None where the network must be trained in turn."""
+    """Train models that make as many steps per epoch; None where the network must be trained in turn.
+
+    All are padded to the `longest` that makes so many steps, here or on another worker: the number of rows in a
+    product decides its last bits.
+    """
     plans = plans_of(units, config, data.train)
     assert len({plan.steps_per_epoch for plan in plans}) == 1, "stacked models step together"
     models = _make(units, task, config, data, device)
     if models is None:
         return None
-    width = max(plan.batch_size for plan in plans)
+    width = longest if config.batch_size == "full" else min(config.batch_size, longest)
     if 0 < config.micro_batch < width and not isinstance(models, FusedStack):
         return None  # random layers draw by the row's place in the batch, which a stack takes whole
-    steps = _train(models, plans, units, config, data, watch)
+    steps = _train(models, plans, units, config, data, watch, longest=longest, width=width)
     loss = loss_of(task)
     trained = []
     for i, unit in enumerate(units):
@@ -102,14 +113,22 @@ def _make(units: Sequence[Unit], task: Task, config: RunConfig, data: Dataset, d
 
 
 def _train(
-    models: Stack, plans: Sequence[Plan], units: Sequence[Unit], config: RunConfig, data: Dataset, watch: ModelsWatch
+    models: Stack,
+    plans: Sequence[Plan],
+    units: Sequence[Unit],
+    config: RunConfig,
+    data: Dataset,
+    watch: ModelsWatch,
+    *,
+    longest: int,
+    width: int,
 ) -> int:
     """Make all steps, or those until the user wants to stop; return how many."""
-    plan, rows, width = plans[0], replace(data.train, copies=1), max(plan.batch_size for plan in plans)
+    plan, rows = plans[0], replace(data.train, copies=1)
     begun = beat = time.perf_counter()
     losses: list[Tensor] = []
     for number in range(plan.epochs):
-        epoch = _epoch(plans, units, number, models.params)
+        epoch = _epoch(plans, units, number, longest, models.params)
         for step in plan.steps_of_epoch(number * plan.steps_per_epoch):
             watch.at(step)
             start = step % plan.steps_per_epoch * width
@@ -127,8 +146,7 @@ def _train(
     return plan.steps
 
 
-def _epoch(plans: Sequence[Plan], units: Sequence[Unit], epoch: int, like: Tensor) -> _Epoch:
-    longest = max(len(plan.split) for plan in plans)
+def _epoch(plans: Sequence[Plan], units: Sequence[Unit], epoch: int, longest: int, like: Tensor) -> _Epoch:
     rows = torch.zeros(len(plans), longest, dtype=torch.int64)
     weights = torch.zeros(len(plans), longest, dtype=like.dtype)
     for i, (plan, unit) in enumerate(zip(plans, units, strict=True)):

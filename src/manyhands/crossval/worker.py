@@ -22,6 +22,7 @@ from manyhands.crossval.stacked import plans_of, train_stacked
 from manyhands.crossval.units import Ask, Sharing, Unit, read_places, units_of
 from manyhands.data import Dataset
 from manyhands.evaluate import evaluate
+from manyhands.plan import Plan
 from manyhands.record import RunDir
 from manyhands.tasks import Task
 from manyhands.tasks.setup import device_of, load_data, loss_of, make_replica
@@ -47,12 +48,14 @@ def crossval_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     started = time.perf_counter()
     mine = [units[i] for i in sharing.mine(comm.rank)]
     group = comm.split(sharing.group(comm.rank)) if sharing.in_groups else SelfComm()
-    folds = _Folds(task, alone_or_together(job.config, group.size), data, device, job.run, group)
-    steps = sum(plan.steps for plan in plans_of(mine, folds.config, data.train))
+    config = alone_or_together(job.config, group.size)
+    folds = _Folds(task, config, data, device, job.run, group, _longest_of(plans_of(units, config, data.train)))
+    steps = sum(plan.steps for plan in plans_of(mine, config, data.train))
+    stacked = ask.stacked and not sharing.in_groups
     alarm = job.run.path / "failed"
     models = ModelsWatch(watch, shown=comm.rank == 0, steps=steps, alarm=alarm)
     try:
-        own = {unit.name: score for unit, score in folds.scores(mine, models, stacked=ask.stacked)}
+        own = {unit.name: score for unit, score in folds.scores(mine, models, stacked=stacked)}
     except BaseException:
         alarm.touch()
         raise
@@ -86,21 +89,24 @@ class _Folds:
     device: torch.device
     run: RunDir
     group: Comm
+    longest: dict[int, int]
+    """The most training samples of any fold that makes so many steps per epoch."""
 
     def scores(self, units: Sequence[Unit], watch: ModelsWatch, *, stacked: bool) -> Iterator[tuple[Unit, FoldScore]]:
         """Train and test these models; those not finished when the user wants to stop are left out."""
         plans = plans_of(units, self.config, self.data.train)
         pairs = list(zip(units, plans, strict=True))
-        for _, alike in itertools.groupby(pairs, key=lambda pair: (pair[0].node, pair[1].steps_per_epoch)):
+        ordered = sorted(pairs, key=lambda pair: (pair[0].node, pair[1].steps_per_epoch))
+        for (_, per_epoch), alike in itertools.groupby(ordered, lambda pair: (pair[0].node, pair[1].steps_per_epoch)):
             together = [unit for unit, _ in alike]
-            batched = self._stacked(together, watch) if stacked and len(together) > 1 else None
+            batched = self._stacked(together, watch, self.longest[per_epoch]) if stacked else None
             yield from self._in_turn(together, watch) if batched is None else batched
             if watch.stopped:
                 return
 
-    def _stacked(self, units: Sequence[Unit], watch: ModelsWatch) -> list[tuple[Unit, FoldScore]] | None:
+    def _stacked(self, units: Sequence[Unit], watch: ModelsWatch, longest: int) -> list[tuple[Unit, FoldScore]] | None:
         begun = time.perf_counter()
-        trained = train_stacked(units, self.task, self.config, self.data, self.device, watch)
+        trained = train_stacked(units, self.task, self.config, self.data, self.device, watch, longest=longest)
         if trained is None or watch.stopped:
             return None if trained is None else []
         seconds = (time.perf_counter() - begun) / len(units)
@@ -142,6 +148,13 @@ class _Folds:
             weights_sha256=sha256,
             **values,
         )
+
+
+def _longest_of(plans: Sequence[Plan]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for plan in plans:
+        found[plan.steps_per_epoch] = max(len(plan.split), found.get(plan.steps_per_epoch, 0))
+    return found
 
 
 def _gather(comm: Comm, units: Sequence[Unit], own: dict[str, FoldScore]) -> list[FoldScore] | None:

@@ -85,7 +85,7 @@ def _joined(address: str) -> Iterator[Any]:
     try:
         yield ray
     finally:
-        ray.shutdown()
+        _leave(ray)
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def _started(config: RunConfig, num_ranks: int) -> Iterator[Any]:
                 _init(load(), num_ranks, folder)
             yield load()
         finally:
-            load().shutdown(wait_for_processes=True)
+            _leave(load())
             _read_environment_again(load())
 
 
@@ -138,6 +138,19 @@ def _init(ray: Any, num_ranks: int, folder: Path) -> None:
             )
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ManyhandsError(f"cannot start Ray on this machine: {_first_line(error)}") from error
+
+
+def _leave(ray: Any) -> None:
+    """End or leave the cluster; a Ctrl-C has no more to end, and would leave half of it running."""
+    if threading.current_thread() is not threading.main_thread():
+        ray.shutdown(wait_for_processes=True)
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        ray.shutdown(wait_for_processes=True)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

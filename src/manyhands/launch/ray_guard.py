@@ -29,10 +29,10 @@ def users_of(folder: str) -> list[int]:
 
 def main() -> None:
     """Wait, then clean up; what was about to be started may still come."""
-    folder = sys.argv[1]
+    folder, starter = sys.argv[1], os.getppid()
     sys.stdin.read()
     for _ in range(ATTEMPTS):
-        users = users_of(folder)
+        users = [pid for pid in users_of(folder) if pid != starter]  # if it is there, it still has Ray's library
         for pid in users:
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -52,5 +52,7 @@ class AsyncServer(ServerSync):
 
     def notes(self) -> dict[str, float]:
         """Tell how many updates old the weights were, for which the gradients were computed."""
-        stale = [event["staleness"] for event in self._events if event["what"] == PUSH] or [0]
+        stale = [event["staleness"] for event in self._events if event["what"] == PUSH]
+        if not stale:
+            return {}
         return {"updates": len(stale), "staleness_mean": sum(stale) / len(stale), "staleness_max": max(stale)}

@@ -3,7 +3,10 @@
 import importlib.util
 import os
 import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,7 +23,7 @@ from hypothesis import strategies as st
 from manyhands import facts, launch
 from manyhands.config import RunConfig, make_config
 from manyhands.errors import RankFailed, UserError
-from manyhands.launch import ray_, ray_cluster
+from manyhands.launch import ray_, ray_cluster, ray_guard
 from manyhands.launch.base import Observer, Worker
 from manyhands.record import Pulse, RunDir, open_run
 from manyhands.run import ignore
@@ -104,6 +107,17 @@ def test_variables_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dict(os.environ) == before
 
 
+def test_the_guard_ends_who_uses_the_folder_and_removes_it(tmp_path: Path) -> None:
+    (tmp_path / "session").mkdir()
+    with open(tmp_path / "session" / "log", "w") as log:
+        user = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdout=log)
+    guard = [sys.executable, "-I", "-S", ray_guard.__file__, str(tmp_path)]
+    subprocess.run(guard, stdin=subprocess.DEVNULL, check=True, timeout=60)
+    assert user.wait(timeout=60) == -signal.SIGKILL
+    assert not tmp_path.exists()
+    tmp_path.mkdir()
+
+
 # What a Ray does that is started once for the tests below
 
 Launch = Callable[..., list[dict[str, Any]]]
@@ -170,10 +184,10 @@ def test_a_rank_that_raises_is_named(launched: Launch) -> None:
     assert "in raise_in_the_middle" in error.cause, "the traceback is the rank's"
 
 
-@pytest.mark.parametrize(("signal", "cause"), [("SIGKILL", "signal 9"), ("SIGSEGV", "killed by SIGSEGV")])
-def test_a_rank_that_is_killed_is_named(launched: Launch, signal: str, cause: str) -> None:
+@pytest.mark.parametrize(("by", "cause"), [("SIGKILL", "signal 9"), ("SIGSEGV", "killed by SIGSEGV")])
+def test_a_rank_that_is_killed_is_named(launched: Launch, by: str, cause: str) -> None:
     with pytest.raises(RankFailed, match=cause) as caught:
-        launched(ray_workers.die, signal=signal)
+        launched(ray_workers.die, signal=by)
     error = caught.value
     assert (error.rank, error.step, error.host) == (1, 2, socket.gethostname())
 

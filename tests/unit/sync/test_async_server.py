@@ -2,18 +2,28 @@
 
 import json
 import sys
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from driving import drive, make_replica, pulling, weights_of
+from safetensors.torch import load_file
 
+from manyhands.checkpoint import checkpoints
 from manyhands.cli.main import main
+from manyhands.comm import Comm
+from manyhands.comm.threads import ThreadComm, ThreadGroup
 from manyhands.errors import UserError
 from manyhands.record import RunDir, RunRecord, find_run
-from manyhands.run import preflight
+from manyhands.replica import Replica
 from manyhands.request import resolve
+from manyhands.run import preflight
+from manyhands.sync.async_server import AsyncServer
 from manyhands.sync.servers import DONE, FETCH, PUSH
 
 Orders = dict[str, list[int]]
@@ -31,10 +41,11 @@ def _events(out: Path, record: RunRecord, server: int) -> list[dict[str, int]]:
     return [json.loads(line) for line in lines]
 
 
-def _forge(folder: Path, order: list[int], servers: int) -> Path:
-    """Write the events of a run whose messages came in this order."""
+def _forge(folder: Path, order: list[int], servers: int, look_at: int = 0) -> Path:
+    """Write the events of a run whose messages came in this order; all may have looked at the weights in between."""
     workers = sorted(set(order))
     events = [{"worker": w, "what": PUSH} for w in order]
+    events[look_at:look_at] = [{"worker": w, "what": FETCH} for w in workers if look_at]
     events += [{"worker": w, "what": what} for what in (FETCH, DONE) for w in workers]
     folder.mkdir()
     for server in range(servers):
@@ -59,7 +70,9 @@ def _by_hand(order: list[int]) -> tuple[torch.Tensor, list[int]]:
 
 @pytest.mark.parametrize("servers", [1, 3])
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
-def test_a_given_order_gives_the_weights_that_one_finds_by_hand(ranks, tmp_path: Path, order: list[int], servers: int) -> None:  # type: ignore[no-untyped-def]
+def test_a_given_order_gives_the_weights_that_one_finds_by_hand(
+    ranks, tmp_path: Path, order: list[int], servers: int
+) -> None:  # type: ignore[no-untyped-def]
     text = f"async-server:servers={servers},replay={_forge(tmp_path / 'run', order, servers)}"
     found = drive(ranks, text, 3, gradient=pulling, steps=4)
     weights, staleness = _by_hand(order)
@@ -72,6 +85,41 @@ def test_a_given_order_gives_the_weights_that_one_finds_by_hand(ranks, tmp_path:
         assert rank.strategy.notes() == {
             "updates": 12, "staleness_mean": sum(staleness) / 12, "staleness_max": max(staleness)
         }  # fmt: skip
+
+
+def _patient_ranks(work: Callable[[Comm], Any], size: int) -> list[Any]:
+    """Run ranks as the fixture does, but let those go that wait for ever."""
+    group = ThreadGroup(size)
+    timer = threading.Timer(5.0, group.abort)
+    timer.start()
+    try:
+        with ThreadPoolExecutor(size) as pool:
+            return list(pool.map(work, [ThreadComm(group, rank) for rank in range(size)]))
+    finally:
+        timer.cancel()
+
+
+def test_a_replay_may_look_at_the_weights_at_other_times(tmp_path: Path) -> None:
+    """The first run evaluated or kept a checkpoint in between, and this one does not: the pushes are what counts."""
+    order = ORDERS["in turns"]
+    folder = _forge(tmp_path / "run", order, 1, look_at=6)
+    found = drive(_patient_ranks, f"async-server:replay={folder}", 3, gradient=pulling, steps=4)
+    torch.testing.assert_close(found[0].replica.params, _by_hand(order)[0], rtol=1e-13, atol=1e-13)
+
+
+def test_a_checkpoint_is_of_one_moment(train, tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """Though the first worker asks late for the weights, nobody has gone on: Adam has counted every push so far."""
+    usual = AsyncServer.settle
+
+    def late(self: AsyncServer, replica: Replica, comm: Comm) -> None:
+        time.sleep(0.05 if comm.rank == 0 else 0.0)
+        usual(self, replica, comm)
+
+    monkeypatch.setattr(AsyncServer, "settle", late)
+    settings = {"engine": "threads", "workers": 3, "steps": 8, "checkpoint_every": 4, "sync": "async-server:servers=2"}
+    record = train(tiny("adam"), **settings)
+    kept = checkpoints(find_run(tmp_path, record.id).checkpoints)
+    assert [load_file(path)["scalars"].tolist() for path in kept] == [[3 * 4], [3 * 8]]
 
 
 def test_another_order_gives_other_weights() -> None:

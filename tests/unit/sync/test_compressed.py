@@ -28,7 +28,7 @@ def test_every_codec_is_tried_here() -> None:
 
 @EVERY_SPEC
 @pytest.mark.parametrize("module", [stack, normed])
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 3])
 def test_a_step_sends_one_code_to_each_other_rank(ranks, text: str, module, size: int) -> None:  # type: ignore[no-untyped-def]
     steps, make = 4, partial(make_replica, module)
     for rank in drive(ranks, text, size, make, steps=steps):
@@ -37,7 +37,7 @@ def test_a_step_sends_one_code_to_each_other_rank(ranks, text: str, module, size
 
 
 @EVERY_SPEC
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("gradient", [whole_numbers, pulling])
 def test_what_is_applied_and_what_is_left_are_the_gradients(ranks, text: str, size: int, gradient) -> None:  # type: ignore[no-untyped-def]
     """With plain SGD of rate 0.5, over all steps and ranks."""

@@ -5,7 +5,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from driving import QUANTITIES, alone, distance, drive, make_replica, normed, smallest, stack, state_elements, weights_of
+from driving import (
+    QUANTITIES,
+    alone,
+    distance,
+    drive,
+    make_replica,
+    normed,
+    smallest,
+    stack,
+    state_elements,
+    weights_of,
+)
 
 from manyhands import sync
 from manyhands.comm import Comm
@@ -62,8 +73,7 @@ def test_the_first_worker_is_given_the_whole_state(ranks, module, servers: int) 
 
 
 @SERVERS
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("task", ["sigmoid", "adam"])
+@pytest.mark.parametrize(("workers", "task"), [(1, "sigmoid"), (3, "adam")])
 def test_it_gives_the_serial_answer(train, tiny, tmp_path: Path, task: str, workers: int, servers: int) -> None:  # type: ignore[no-untyped-def]
     settings = {"steps": 12, "dtype": "float64"}
     expected = weights_of(tmp_path, train(tiny(task), **settings))

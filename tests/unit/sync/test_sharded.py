@@ -17,7 +17,7 @@ def _widest(total: int, size: int) -> int:
 
 @pytest.mark.parametrize("optimizer", QUANTITIES)
 @pytest.mark.parametrize("module", [stack, normed, smallest])
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", [1, 3, 5])
 def test_the_state_is_shared_out(ranks, module, optimizer: str, size: int) -> None:  # type: ignore[no-untyped-def]
     make = partial(make_replica, module, optimizer)
     held = [state_elements(rank.replica) for rank in drive(ranks, "sharded", size, make)]
@@ -55,9 +55,11 @@ def test_the_record_tells_the_bytes_of_each_rank(train, tiny, task: str, quantit
 
 
 @pytest.mark.parametrize("text", ["sharded", "parameter-server:servers=2"])
-@pytest.mark.parametrize("task", ["adam", "dropout", "sigmoid"])
+@pytest.mark.parametrize("task", ["adam", "dropout"])
 @pytest.mark.parametrize("workers", [3, 5])
-def test_many_steps_of_a_shared_optimiser_have_the_bits_of_serial(train, tiny, text: str, task: str, workers: int) -> None:  # type: ignore[no-untyped-def]
+def test_many_steps_of_a_shared_optimiser_have_the_bits_of_serial(
+    train, tiny, text: str, task: str, workers: int
+) -> None:  # type: ignore[no-untyped-def]
     """A fused Adam rounds the last values of a tensor otherwise, so where slices end must not matter."""
     settings = {"exact": True, "epochs": 3}
     expected = train(tiny(task), **settings)

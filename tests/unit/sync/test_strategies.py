@@ -29,7 +29,7 @@ VARIANTS = (
 APART = [name for name in NAMES if sync.make(name).apart]
 
 
-@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("size", [1, 5])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_rank_starts_with_the_first_ones_weights(ranks, name: str, size: int) -> None:  # type: ignore[no-untyped-def]
     size += sync.make(name).num_servers()
@@ -39,8 +39,7 @@ def test_every_rank_starts_with_the_first_ones_weights(ranks, name: str, size: i
     assert all(torch.equal(r.params, expected) for r in replicas)
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize(("size", "optimizer"), [(1, "adam"), (2, "momentum"), (3, "adam"), (5, "momentum")])
 @pytest.mark.parametrize("text", [*EXACT, *VARIANTS])
 def test_exact_strategies_apply_the_sum_of_the_gradients(ranks, text: str, size: int, optimizer: str) -> None:  # type: ignore[no-untyped-def]
     """Three steps on made-up gradients, whole numbers so that their order does not matter."""
@@ -66,7 +65,7 @@ def test_exact_strategies_carry_statistics_and_fewer_weights_than_ranks(ranks, t
         torch.testing.assert_close(rank.replica.params, expected, rtol=1e-13, atol=1e-15)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("name", NAMES)
 def test_workers_agree_at_the_end(ranks, name: str, size: int) -> None:  # type: ignore[no-untyped-def]
     """Each is pulled elsewhere, and the run ends between two averagings."""
@@ -95,7 +94,7 @@ def test_looking_at_the_settled_weights_changes_nothing(train, name: str) -> Non
     assert train(**settings, eval_every=1).weights_sha256 == train(**settings, eval_every=9).weights_sha256
 
 
-@pytest.mark.parametrize("settings", [{"warmup": 0.7}, {"lr_decay": "cosine", "warmup": 0.3}, {"lr_decay": "linear"}])
+@pytest.mark.parametrize("settings", [{"lr_decay": "cosine", "warmup": 0.7}, {"lr_decay": "linear"}])
 @pytest.mark.parametrize("name", EXACT)
 def test_exact_strategies_warm_up_and_decay_to_the_bit(train, name: str, settings: dict[str, object]) -> None:  # type: ignore[no-untyped-def]
     """Wherever the optimiser acts, it must have the same learning rate, as a double."""
