@@ -1,19 +1,18 @@
 """Loss and accuracy on the test data, shared out over the ranks."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from manyhands.comm import Comm
 from manyhands.data import Split
 from manyhands.data.order import cut
-from manyhands.replica import Replica
 from manyhands.replica.base import Loss
 
 CHUNK = 500
 
 
 @torch.no_grad()
-def evaluate(replica: Replica, split: Split, loss: Loss, comm: Comm, top: int = 1) -> tuple[float, float]:
+def evaluate(module: nn.Module, split: Split, loss: Loss, comm: Comm, top: int = 1) -> tuple[float, float]:
     """Return mean loss and accuracy: the share of samples whose label is among the `top` best guesses.
 
     The data is cut into chunks that do not depend on the number of ranks, and each chunk's sums are computed by
@@ -22,13 +21,14 @@ def evaluate(replica: Replica, split: Split, loss: Loss, comm: Comm, top: int = 
     num_chunks = -(-len(split) // CHUNK)
     sums = torch.zeros(num_chunks, 2, dtype=torch.float64)
     first, last = cut(num_chunks, comm.size, comm.rank)
-    replica.module.eval()
+    dtype = next(module.parameters()).dtype
+    module.eval()
     for chunk in range(first, last):
         rows = slice(chunk * CHUNK, min(len(split), (chunk + 1) * CHUNK))
-        x, y = split.batch(rows, replica.params.dtype)
-        out = replica.module(x)
+        x, y = split.batch(rows, dtype)
+        out = module(x)
         sums[chunk] = torch.stack([loss(out, y) * len(y), _hits(out, y, top)]).cpu()
-    replica.module.train()
+    module.train()
     comm.all_reduce_(sums)
     total_loss, hits = sums.sum(0).tolist()
     return total_loss / len(split), hits / len(split)

@@ -55,6 +55,6 @@ def version(package: str) -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of what decides a result."""
-    packages = ("manyhands", "torch", "numpy", "mpi4py", "mpich")
+    packages = ("manyhands", "torch", "numpy", "mpi4py", "mpich", "ray")
     found = {name: version(name) for name in packages}
     return {"python": platform.python_version(), **{name: v for name, v in found.items() if v}}

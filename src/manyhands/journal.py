@@ -19,6 +19,7 @@ from manyhands.replica import Replica
 from manyhands.replica.base import Loss
 from manyhands.replica.update import Moments
 from manyhands.sync import Sync
+from manyhands.sync.base import settled
 from manyhands.watch import Watch
 
 
@@ -69,7 +70,7 @@ class Journal:
         if self._evaluated_at == self.cursor.step:
             return
         begun = time.perf_counter()
-        self.test_loss, self.test_accuracy = evaluate(replica, split, loss, self.beat.comm, self.plan.config.top)
+        self.test_loss, self.test_accuracy = evaluate(replica.module, split, loss, self.beat.comm, self.plan.config.top)
         self.eval_s += time.perf_counter() - begun
         if not math.isfinite(self.test_loss):
             raise Diverged(f"the test loss became {self.test_loss} after step {self.cursor.step}; try a smaller --lr")
@@ -77,17 +78,20 @@ class Journal:
 
     def checkpoint(self, replica: Replica, sync: Sync, comm: Comm) -> None:
         """Write a checkpoint of what all ranks hold; the pause does not count as training."""
-        if not sync.apart:
-            sync.settle(replica, comm)
-        moments, own = sync.moments(replica, comm), own_of(replica, sync)
-        own = {name: self.beat.comm.all_gather(t) for name, t in own.items()}
-        if self._writes:
-            if not replica.params.isfinite().all():
-                raise Diverged(f"a weight became NaN or infinite at step {self.cursor.step}; try a smaller --lr")
-            config = self.plan.config
-            folder = self._run.checkpoints
-            write_checkpoint(folder, replica, self.cursor, config.task, config.keep, moments=moments, own=own)
+        own = {name: self.beat.comm.all_gather(t) for name, t in own_of(replica, sync).items()}
+        with settled(sync, replica, comm):
+            moments = sync.moments(replica, comm)
+            if not sync.lockstep:
+                self.beat.comm.barrier()  # nobody goes on before rank 0 has all of one moment
+            if self._writes:
+                self._write_checkpoint(replica, moments, own)
         self.beat.open()
+
+    def _write_checkpoint(self, replica: Replica, moments: Moments, own: dict[str, Tensor]) -> None:
+        if not replica.params.isfinite().all():
+            raise Diverged(f"a weight became NaN or infinite at step {self.cursor.step}; try a smaller --lr")
+        config, folder = self.plan.config, self._run.checkpoints
+        write_checkpoint(folder, replica, self.cursor, config.task, config.keep, moments=moments, own=own)
 
     def keep_weights(self, replica: Replica) -> None:
         """Append the weights after this step to a file, for a comparison."""

@@ -185,9 +185,10 @@ def read_events(folder: str, server: int) -> list[dict[str, int]]:
     if not path.is_file():
         raise UserError(f"there is no '{path}' to replay: it is left by a run with async-server and as many servers")
     try:
-        return [json.loads(line) for line in path.read_text().splitlines()]
-    except ValueError:
-        raise UserError(f"'{path}' is damaged: its lines are not JSON") from None
+        events = [json.loads(line) for line in path.read_text().splitlines()]
+        return [{"worker": int(event["worker"]), "staleness": int(event["staleness"])} for event in events]
+    except (ValueError, TypeError, KeyError):
+        raise UserError(f"'{path}' is damaged: its lines are not events of a server") from None
 
 
 def list_runs(out: Path) -> list[RunDir]:

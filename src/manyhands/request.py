@@ -80,7 +80,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     given = {key: value for key, value in options.items() if value is not None}
     outer = outer_world()
     servers = make_sync(str(given.get("sync", "allreduce"))).num_servers()
-    return {"engine": "mpi", "workers": max(1, outer.size - servers), **given} if outer else given
+    return {"engine": outer.engine, "workers": max(1, outer.size - servers), **given} if outer else given
 
 
 def _with_extras(values: dict[str, Any], task: Task, *, own_batch: bool) -> RunConfig:

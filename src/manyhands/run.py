@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,15 +90,14 @@ def preflight(config: RunConfig, task: Task | None = None) -> Ready:
     launcher.check(config)
     strategy = sync.make(config.sync)
     check_features(strategy, launcher.features, config.engine)
-    if replay := getattr(strategy, "replay", ""):
-        for server in range(strategy.num_servers()):
-            read_events(replay, server)
     check(strategy.exact or not config.exact, f"--exact needs an exact sync, and '{config.sync}' is not one")
     device = device_of(config, 0)
     started = time.perf_counter()
     data = load_data(task, config, scan=launcher.leads)
     read_s = time.perf_counter() - started
     samples = len(data.train)
+    if replay := getattr(strategy, "replay", ""):
+        _check_replay(replay, strategy.num_servers(), Plan(config, data.train, 0, config.size))
     check(
         config.size <= samples,
         f"{config.size} workers cannot share {samples} training samples; use at most {samples} workers",
@@ -115,6 +115,18 @@ def preflight(config: RunConfig, task: Task | None = None) -> Ready:
         own_file = ".py" in config.task
         raise (TaskFileFailed if own_file else UserError)(sentence) from error
     return Ready(data, replica, read_s)
+
+
+def _check_replay(folder: str, servers: int, plan: Plan) -> None:
+    """Refuse an order of events that this run cannot keep to: servers would wait for gradients that never come."""
+    expected = dict.fromkeys(range(plan.size), plan.steps)
+    for server in range(servers):
+        found = Counter(event["worker"] for event in read_events(folder, server))
+        check(
+            found == expected,
+            f"'{folder}' has the order of a run with {len(found)} workers and {max(found.values(), default=0)} steps, "
+            f"which one with {plan.size} workers and {plan.steps} steps cannot replay",
+        )
 
 
 def _check_slices(config: RunConfig, replica: Replica, data: Dataset) -> None:

@@ -1,6 +1,7 @@
 """Which groups of ranks the suites are run in."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,8 @@ def groups() -> list[Group]:
     """List the groups of every engine, of those too that are added later."""
     found = []
     for engine in launch.names():
+        if engine == "ray" and find_spec("ray") is None:
+            continue  # an extra
         if engine == "serial":
             found.append(Group(engine, 1))
         elif engine == "hybrid":

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from manyhands.checkpoint import checkpoints, newest_sound
-from manyhands.launch.supervisor import find_mpiexec
+from manyhands.launch.starters import find_mpiexec
 
 FAULTY = Path(__file__).with_name("faulty.py")
 COMMAND = [sys.executable, "-m", "manyhands", "train"]

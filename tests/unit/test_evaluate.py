@@ -33,7 +33,7 @@ def test_every_number_of_ranks_gives_the_same_figures(ranks, rows: int, loss: st
     replicas = [_replica() for _ in range(5)]
 
     def work(comm: Comm) -> tuple[float, float]:
-        return evaluate(replicas[comm.rank], split, LOSSES[loss], comm)
+        return evaluate(replicas[comm.rank].module, split, LOSSES[loss], comm)
 
     figures = {figure for size in (1, 2, 3, 5) for figure in ranks(work, size)}
     assert len(figures) == 1
@@ -48,7 +48,7 @@ def test_every_number_of_ranks_gives_the_same_figures(ranks, rows: int, loss: st
 def test_it_changes_nothing(ranks) -> None:  # type: ignore[no-untyped-def]
     replica = _replica()
     before = {name: t.clone() for name, t in replica.module.state_dict().items()}
-    ranks(lambda comm: evaluate(replica, _split(9), LOSSES["cross-entropy"], comm), 1)
+    ranks(lambda comm: evaluate(replica.module, _split(9), LOSSES["cross-entropy"], comm), 1)
     assert replica.module.training
     assert all(torch.equal(t, before[name]) for name, t in replica.module.state_dict().items())
     assert not any(p.requires_grad and p.grad is None for p in replica.module.parameters())

@@ -1,10 +1,11 @@
 """Over all ranks, the pieces of a step cover each row of the global batch once, and weigh 1 together."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhands.config import make_config
@@ -152,6 +153,7 @@ def _seen(plan: Plan, epoch: int) -> list[list[int]]:
     return found
 
 
+@settings(max_examples=40)
 @given(OWN_SPLITS)
 def test_with_a_split_of_its_own_a_rank_sees_the_same_samples_in_every_epoch(values: dict) -> None:  # type: ignore[type-arg]
     ordinary = _plans(values)
@@ -177,9 +179,9 @@ def test_a_split_of_its_own_is_seen_in_another_order_in_every_epoch() -> None:
         assert usual[0] != usual[1], "which an ordinary plan does not do"
 
 
-def _scales(**settings: object) -> list[float]:
+def _scales(**given: object) -> list[float]:
     """Return the scale of every step; an epoch has ten."""
-    values = {"samples": 100, "copies": 1, "batch_size": 10, "size": 1, **settings}
+    values = {"samples": 100, "copies": 1, "batch_size": 10, "size": 1, **given}
     (plan,) = _plans(values)
     return [plan.lr_scale(step) for step in range(plan.steps)]
 
@@ -194,15 +196,15 @@ SCHEDULES = st.fixed_dictionaries(
 
 
 @given(SCHEDULES)
-def test_the_rate_rises_to_the_full_one_and_falls_but_never_to_nothing(settings: dict) -> None:  # type: ignore[type-arg]
-    scales = _scales(**settings)
+def test_the_rate_rises_to_the_full_one_and_falls_but_never_to_nothing(values: dict) -> None:  # type: ignore[type-arg]
+    scales = _scales(**values)
     assert all(0 < s <= 1 for s in scales)
     top = scales.index(max(scales))
     assert scales[: top + 1] == sorted(scales[: top + 1])
     assert scales[top:] == sorted(scales[top:], reverse=True)
-    if settings["warmup"] * 10 <= settings["steps"]:
+    if values["warmup"] * 10 <= values["steps"]:
         assert max(scales) == 1, "the full rate is reached"
-    if settings["lr_decay"] == "none":
+    if values["lr_decay"] == "none":
         assert all(s == 1 for s in scales[top:]) or max(scales) < 1
 
 
@@ -235,7 +237,7 @@ def test_the_decay_begins_after_the_warm_up(decay: str) -> None:
     scales = _scales(steps=27, warmup=0.75, lr_decay=decay)
     assert scales[:7] == pytest.approx([(i + 1) / 7.5 for i in range(7)])
     assert scales[7] == 1
-    assert all(a > b for a, b in zip(scales[8:], scales[9:], strict=False))
+    assert all(a > b for a, b in pairwise(scales[8:]))
     done = (26 - 7.5) / (27 - 7.5)
     assert scales[-1] == pytest.approx(1 - done if decay == "linear" else (1 + math.cos(math.pi * done)) / 2)
 

@@ -16,7 +16,7 @@ from manyhands import facts
 from manyhands.cli.options import JSON_OPTION, OUT_OPTION
 from manyhands.cli.show import people, print_json, results
 from manyhands.errors import ManyhandsError
-from manyhands.launch.supervisor import find_mpiexec
+from manyhands.launch.starters import find_mpiexec
 
 PROBE = """
 from mpi4py import MPI

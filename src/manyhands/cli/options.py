@@ -12,7 +12,7 @@ from manyhands.config import RunConfig, read_toml
 
 EXTRA: dict[str, tuple[type, str]] = {
     "batch_per_worker": (int, "Batch size of each worker; the global batch grows with the workers."),
-    "lr_scaling": (str, "Scale the learning rate with the batch: none, linear or sqrt; eased by warm-up and linear decay."),
+    "lr_scaling": (str, "Scale the learning rate with the batch: none, linear or sqrt, with warm-up and decay."),
 }
 """Requests that are resolved into fields of the config."""
 

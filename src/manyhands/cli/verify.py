@@ -25,7 +25,7 @@ def verify(
     Example: manyhands verify mlp --engine mpi --workers 3
     """
     settings = {"engine": "mpi", "workers": 2, **with_config_file(config, options)}
-    check(outer_world() is None, "verify starts its own workers; run it without mpiexec or srun")
+    check(outer_world() is None, "verify starts its own workers; run it without mpiexec, srun or torchrun")
     resolved = resolve(task, settings)
     with progress(f"verify {Path(task).name}") as observe:
         verdict = verify_config(resolved, observe=observe)

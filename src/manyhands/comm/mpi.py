@@ -104,10 +104,6 @@ class MPIComm(Comm):
         """Cut with MPI_Comm_split."""
         return MPIComm(self._comm.Split(color, self.rank))
 
-    def split_by_host(self) -> "MPIComm":
-        """Return the comm of the ranks that share this rank's host."""
-        return MPIComm(self._comm.Split_type(self._mpi.COMM_TYPE_SHARED, self.rank))
-
     def abort(self, status: int) -> None:
         """End every rank of the world at once."""
         self._mpi.COMM_WORLD.Abort(status)

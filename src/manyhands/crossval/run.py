@@ -60,6 +60,8 @@ def cross_validate(
     replica = _preflight(config, ask, own, ready.data)
     if stacked is None:
         ask = replace(ask, stacked=_stacks(config, ask, replica))
+    if isinstance(replica, FusedReplica) and "blas_threads" not in options:
+        ask = replace(ask, threads=max(1, facts.cores() // config.workers))
     compares = _compares(config, ask, baseline)
     run = _open(Path(out), config)
     record = _run(config, ask, own, ready, run, observe(_label(config, ask), ask.num_units))

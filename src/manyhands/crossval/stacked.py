@@ -3,8 +3,8 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, cast, final
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +18,10 @@ from manyhands.errors import Diverged
 from manyhands.evaluate import evaluate
 from manyhands.plan import Plan
 from manyhands.record import Pulse
-from manyhands.replica import Replica
 from manyhands.replica.random import mix_key
 from manyhands.replica.stacked import FusedStack, Stack, stack
 from manyhands.tasks import Task
-from manyhands.tasks.setup import _SEEDING, loss_of
+from manyhands.tasks.setup import loss_of, seeded
 
 INTERVAL_S = 0.25
 
@@ -45,15 +44,6 @@ class _Epoch(NamedTuple):
     """(models, samples) each sample's share in the mean over its batch; 0 for padding."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Tested:
-    """As much of a replica as an evaluation looks at."""
-
-    module: nn.Module
-    params: Tensor
-
-
 def plans_of(units: Sequence[Unit], config: RunConfig, train: Split) -> list[Plan]:
     """Return the plan of each model, trained alone."""
     return [Plan(config, train.rows(unit.train), 0, 1) for unit in units]
@@ -68,11 +58,12 @@ def train_stacked(
     watch: ModelsWatch,
     *,
     longest: int,
+    shown_as: int,
 ) -> list[Trained] | None:
     """Train models that make as many steps per epoch; None where the network must be trained in turn.
 
     All are padded to the `longest` that makes so many steps, here or on another worker: the number of rows in a
-    product decides its last bits.
+    product decides its last bits. Progress is shown as that of `shown_as` models; of none, it is not shown.
     """
     plans = plans_of(units, config, data.train)
     assert len({plan.steps_per_epoch for plan in plans}) == 1, "stacked models step together"
@@ -82,12 +73,11 @@ def train_stacked(
     width = longest if config.batch_size == "full" else min(config.batch_size, longest)
     if 0 < config.micro_batch < width and not isinstance(models, FusedStack):
         return None  # random layers draw by the row's place in the batch, which a stack takes whole
-    steps = _train(models, plans, units, config, data, watch, longest=longest, width=width)
+    steps = _train(models, plans, units, config, data, watch, longest=longest, width=width, shown_as=shown_as)
     loss = loss_of(task)
     trained = []
     for i, unit in enumerate(units):
-        model = cast(Replica, _Tested(models.modules[i], models.params))
-        test_loss, accuracy = evaluate(model, unit.of(data).test, loss, SelfComm(), config.top)
+        test_loss, accuracy = evaluate(models.modules[i], unit.of(data).test, loss, SelfComm(), config.top)
         _check_finite(test_loss, unit, steps)
         trained.append(Trained(models.modules[i], test_loss, accuracy, steps))
     return trained
@@ -97,8 +87,7 @@ def _make(units: Sequence[Unit], task: Task, config: RunConfig, data: Dataset, d
     """Build each model with the weights that the seed decides, as it would be alone."""
     dtype, modules = getattr(torch, config.dtype), []
     for unit in units:
-        with _SEEDING, torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
+        with seeded(config.seed):
             modules.append(task.model(unit.of(data)))
     sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)
     return stack(
@@ -122,6 +111,7 @@ def _train(
     *,
     longest: int,
     width: int,
+    shown_as: int,
 ) -> int:
     """Make all steps, or those until the user wants to stop; return how many."""
     plan, rows = plans[0], replace(data.train, copies=1)
@@ -140,7 +130,8 @@ def _train(
             if now - beat > INTERVAL_S or plan.ends_epoch(step):
                 beat = now
                 mean = _agree(losses, units, step)
-                watch.pulse(_pulse(plan, step + 1, mean, now - begun, len(units)))
+                if shown_as:
+                    watch.pulse(_pulse(plan, step + 1, mean, now - begun, shown_as))
                 if watch.stop_asked():
                     return step + 1
     return plan.steps

@@ -26,6 +26,9 @@ class Ask:
     stacked: bool = False
     """Whether a worker trains its folds as one batched model, where the network allows it."""
 
+    threads: int = 1
+    """Threads over which a worker spreads the stack of its folds, to use its share of the cores."""
+
     def __post_init__(self) -> None:
         check(self.folds >= 2, f"folds must be at least 2, got {self.folds}: one part is held out, the others train")
         check(self.nodes >= 0, f"nodes must be at least 1, got {self.nodes}")

@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -18,9 +19,10 @@ from manyhands.comm.self_ import SelfComm
 from manyhands.config import RunConfig
 from manyhands.crossval.progress import ModelsWatch
 from manyhands.crossval.record import FoldScore, HoldOut
-from manyhands.crossval.stacked import plans_of, train_stacked
+from manyhands.crossval.stacked import Trained, plans_of, train_stacked
 from manyhands.crossval.units import Ask, Sharing, Unit, read_places, units_of
 from manyhands.data import Dataset
+from manyhands.data.order import cut
 from manyhands.evaluate import evaluate
 from manyhands.plan import Plan
 from manyhands.record import RunDir
@@ -49,7 +51,9 @@ def crossval_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     mine = [units[i] for i in sharing.mine(comm.rank)]
     group = comm.split(sharing.group(comm.rank)) if sharing.in_groups else SelfComm()
     config = alone_or_together(job.config, group.size)
-    folds = _Folds(task, config, data, device, job.run, group, _longest_of(plans_of(units, config, data.train)))
+    folds = _Folds(
+        task, config, data, device, job.run, group, ask.threads, _longest_of(plans_of(units, config, data.train))
+    )
     steps = sum(plan.steps for plan in plans_of(mine, config, data.train))
     stacked = ask.stacked and not sharing.in_groups
     alarm = job.run.path / "failed"
@@ -89,6 +93,7 @@ class _Folds:
     device: torch.device
     run: RunDir
     group: Comm
+    threads: int
     longest: dict[int, int]
     """The most training samples of any fold that makes so many steps per epoch."""
 
@@ -106,7 +111,7 @@ class _Folds:
 
     def _stacked(self, units: Sequence[Unit], watch: ModelsWatch, longest: int) -> list[tuple[Unit, FoldScore]] | None:
         begun = time.perf_counter()
-        trained = train_stacked(units, self.task, self.config, self.data, self.device, watch, longest=longest)
+        trained = self._train_stacks(units, watch, longest)
         if trained is None or watch.stopped:
             return None if trained is None else []
         seconds = (time.perf_counter() - begun) / len(units)
@@ -118,6 +123,25 @@ class _Folds:
             found.append((unit, self._score(unit, weights_sha256(model.module), stacked=True, **values)))
             watch.passed(model.steps)
         return found
+
+    def _train_stacks(self, units: Sequence[Unit], watch: ModelsWatch, longest: int) -> list[Trained] | None:
+        """Train as many stacks side by side as there are threads; a model's bits are the same in any of them."""
+        parts = min(self.threads, len(units))
+
+        def train(part: int) -> list[Trained] | None:
+            own, shown_as = units[slice(*cut(len(units), parts, part))], len(units) if part == 0 else 0
+            try:
+                fixed = (self.task, self.config, self.data, self.device)
+                return train_stacked(own, *fixed, watch, longest=longest, shown_as=shown_as)
+            except BaseException:
+                watch.stopped = True  # so that the other threads end too
+                raise
+
+        if parts == 1:
+            return train(0)
+        with ThreadPoolExecutor(parts) as pool:
+            found = list(pool.map(train, range(parts)))
+        return None if any(part is None for part in found) else [model for part in found for model in part or ()]
 
     def _in_turn(self, units: Sequence[Unit], watch: ModelsWatch) -> Iterator[tuple[Unit, FoldScore]]:
         for unit in units:
@@ -193,8 +217,8 @@ def _average(comm: Comm, job: Job, task: Task, data: Dataset, units: Sequence[Un
         comm.broadcast_(replica.params, owner)
         total += replica.params
     replica.params.copy_(total / len(units))
-    loss, accuracy = evaluate(replica, data.test, loss_of(task), comm, job.config.top)
-    train_loss, train_accuracy = evaluate(replica, data.train, loss_of(task), comm, job.config.top)
+    loss, accuracy = evaluate(replica.module, data.test, loss_of(task), comm, job.config.top)
+    train_loss, train_accuracy = evaluate(replica.module, data.train, loss_of(task), comm, job.config.top)
     if comm.rank == 0:
         _save(job.run, replica.module)
     return HoldOut(

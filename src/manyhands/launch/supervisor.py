@@ -20,12 +20,10 @@ from manyhands.errors import ManyhandsError, RankFailed
 from manyhands.launch.base import Observer, Worker
 from manyhands.launch.interrupt import stop_on_signal
 from manyhands.launch.live import LiveFolder, read_failures, read_status
-from manyhands.launch.starters import Process, Starter, find_mpiexec
+from manyhands.launch.starters import Process, Starter
 from manyhands.record import Pulse
 from manyhands.sync.base import num_ranks
 from manyhands.training import Job
-
-__all__ = ["find_mpiexec", "supervise"]
 
 POLL_S = 0.05
 FAILURE_GRACE_S = 3.0

@@ -76,7 +76,8 @@ class FlatReplica(Replica):
         """Turn what the forward pass did to the statistics into moves, and take it back until `apply`."""
         n = self._layout.num_weights
         for name, (start, stop) in self._layout.counters.items():
-            self.params[start:stop].copy_(self.module.get_buffer(name).reshape(-1))
+            counted = self.module.get_buffer(name).reshape(-1) - before[start - n : stop - n].round()
+            self.params[start:stop].add_(counted)
         torch.sub(self._statistics, before, out=self._moves)
         self._moves.mul_(weight)
         self.params[n:].copy_(before)

@@ -14,7 +14,7 @@ OptimizerFactory = Callable[[list[Tensor]], Optimizer]
 
 
 ALIGNED = 64
-"""Slices begin at multiples of this: vector kernels compute a tensor's last values one by one and may round otherwise."""
+"""Slices begin at multiples of this: vector kernels compute a tensor's last values one by one, and round otherwise."""
 
 
 def cut_aligned(length: int, parts: int) -> list[tuple[int, int]]:
@@ -71,12 +71,20 @@ class Update:
         """Go on from this state, which is of the slice that is held."""
         per_weight, once = self._kinds()
         state: dict[str, Any] = {}
-        if len(moments.elements) == len(per_weight) and len(moments.scalars) == len(once):
+        given = len(moments.elements), len(moments.scalars)
+        fits = given == (len(per_weight), len(once))
+        check(fits or given == (0, 0), "the optimiser's state is that of another optimiser; go on with the one it had")
+        if fits:
             state.update({key: row.clone() for key, row in zip(per_weight, moments.elements, strict=True)})
             for (key, kind), value in zip(once.items(), moments.scalars.tolist(), strict=True):
-                state[key] = torch.tensor(value, dtype=kind.dtype) if isinstance(kind, Tensor) else type(kind)(value)
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": {0: state} if state else {}, "param_groups": groups})
+                state[key] = (
+                    torch.tensor(value, dtype=kind.dtype, device=kind.device)
+                    if isinstance(kind, Tensor)
+                    else type(kind)(value)
+                )
+        self.optimizer.state.clear()  # loading it through torch would turn scalars into the weights' type
+        if state:
+            self.optimizer.state[self._weights] = state
 
     def _hold(self, start: int, stop: int) -> None:
         self.start, self.stop = start, stop

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, final
 
-from manyhands.comm import ANY, Comm
+from manyhands.comm import Comm
 from manyhands.record import read_events
 from manyhands.replica import Replica
-from manyhands.sync.servers import DONE, FETCH, PUSH, STATE, ServerSync
+from manyhands.sync.servers import DONE, FETCH, PUSH, STATE, ServerSync, Turns, staleness
 
 
 @final
@@ -19,23 +19,19 @@ class AsyncServer(ServerSync):
     lockstep: ClassVar[bool] = False
 
     replay: str = ""
-    """Folder of an earlier run: the servers take messages in its order, which gives its weights again."""
+    """Folder of an earlier run: the servers apply gradients in its order, which gives its weights again."""
     _events: list[dict[str, int]] = field(init=False, repr=False, default_factory=list)
+    _seen: dict[int, int] = field(init=False, repr=False, default_factory=dict)
 
     def serve(self, replica: Replica, comm: Comm) -> None:
-        """Take whatever comes first, or came first in the run that is replayed; step, and answer its sender."""
-        order = read_events(self.replay, comm.rank - self._shards.num_workers) if self.replay else []
-        sources = iter([event["worker"] for event in order])
-        version, working = 0, self._shards.num_workers
-        known = [0] * working
+        """Apply what comes first; in a replay keep what comes before its turn."""
+        server, working = comm.rank - self._shards.num_workers, self._shards.num_workers
+        turns = Turns([event["worker"] for event in read_events(self.replay, server)] if self.replay else [])
         while working:
-            worker, what = self._shards.take(comm, next(sources, ANY))
-            self._events.append({"worker": worker, "what": what, "staleness": version - known[worker]})
-            if what == PUSH:
-                replica.apply()
-                version += 1
-            if what in (PUSH, FETCH):
-                known[worker] = version
+            worker, what = self._shards.take(comm)
+            for due in turns.due(worker, self._shards) if what == PUSH else ():
+                self._apply(replica, comm, due)
+            if what == FETCH:
                 self._shards.answer(comm, worker)
             if what == STATE and worker == 0:
                 self._shards.answer_state(comm, worker)
@@ -47,12 +43,16 @@ class AsyncServer(ServerSync):
         self._shards.receive(comm)
 
     def events(self) -> list[dict[str, int]]:
-        """Return every message this server got, in order."""
+        """Return every gradient this server applied, in order: whose, and how many updates its weights were old."""
         return self._events
 
     def notes(self) -> dict[str, float]:
-        """Tell how many updates old the weights were, for which the gradients were computed."""
-        stale = [event["staleness"] for event in self._events if event["what"] == PUSH]
-        if not stale:
-            return {}
-        return {"updates": len(stale), "staleness_mean": sum(stale) / len(stale), "staleness_max": max(stale)}
+        """Tell how old they were on the whole."""
+        return staleness(self._events)
+
+    def _apply(self, replica: Replica, comm: Comm, worker: int) -> None:
+        version = len(self._events)
+        self._events.append({"worker": worker, "staleness": version - self._seen.get(worker, 0)})
+        self._seen[worker] = version + 1
+        replica.apply()
+        self._shards.answer(comm, worker)

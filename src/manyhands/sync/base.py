@@ -83,7 +83,7 @@ class Sync(ABC):
 @contextmanager
 def settled(sync: Sync, replica: Replica, comm: Comm) -> Iterator[None]:
     """Let every worker have the weights that the run would end with now, and take them back afterwards."""
-    before = replica.params.clone() if sync.apart else None
+    before = replica.params.clone() if sync.apart or not sync.lockstep else None
     sync.settle(replica, comm)
     yield
     if before is not None:

@@ -1,10 +1,13 @@
 """What strategies with server ranks share: who holds which slice of the weights, and what travels between them."""
 
 from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 import torch
+from torch import Tensor
 
 from manyhands.comm import ANY, Comm
 from manyhands.errors import check
@@ -27,7 +30,9 @@ class Shards:
         self.num_workers = comm.size - servers
         self._replica = replica
         self.spans = cut_aligned(replica.params.numel(), servers)
-        self._mail = [replica.params.new_zeros(2 + stop - start) for start, stop in self.spans]
+        # The scale travels as the bytes of a double, since the weights' type would round it.
+        self._head = 1 + torch.float64.itemsize // replica.params.element_size()
+        self._mail = [replica.params.new_zeros(self._head + stop - start) for start, stop in self.spans]
         if comm.rank >= self.num_workers:
             self._own = comm.rank - self.num_workers
             replica.update.narrow(*self.spans[self._own])
@@ -35,9 +40,10 @@ class Shards:
     def tell(self, comm: Comm, what: int) -> None:
         """Send a message to every server; a push carries this worker's gradient."""
         for server, ((start, stop), mail) in enumerate(zip(self.spans, self._mail, strict=True)):
-            mail[0], mail[1] = what, self._replica.update.scale
+            scale = torch.tensor([self._replica.update.scale], dtype=torch.float64)
+            mail[0], mail[1 : self._head] = what, scale.view(mail.dtype).to(mail.device)
             if what == PUSH:
-                mail[2:] = self._replica.grads[start:stop]
+                mail[self._head :] = self._replica.grads[start:stop]
             comm.send(mail, to=self.num_workers + server)
 
     def receive(self, comm: Comm) -> None:
@@ -65,10 +71,18 @@ class Shards:
         """Wait for a message; return who sent it and what it is. Its gradient is then in `grads`."""
         mail = self._mail[self._own]
         worker = comm.recv(mail, source)
-        start, stop = self.spans[self._own]
-        self._replica.grads[start:stop] = mail[2:]
-        self._replica.update.scale = float(mail[1])
+        self.open(mail)
         return worker, int(mail[0])
+
+    def keep(self) -> Tensor:
+        """Return a copy of the message taken last, to be opened later."""
+        return self._mail[self._own].clone()
+
+    def open(self, mail: Tensor) -> None:
+        """Put the gradient and the scale of the learning rate of a message where a step finds them."""
+        start, stop = self.spans[self._own]
+        self._replica.grads[start:stop] = mail[self._head :]
+        self._replica.update.scale = float(mail[1 : self._head].cpu().clone().view(torch.float64))
 
     def take_all(self, comm: Comm) -> int:
         """Wait for a message of every worker; return what they are. The sum of the gradients is then in `grads`."""
@@ -91,6 +105,33 @@ class Shards:
         comm.send(torch.tensor([len(elements), len(scalars)]), to=worker)
         comm.send(elements, to=worker)
         comm.send(scalars, to=worker)
+
+
+@final
+class Turns:
+    """In which order a server applies gradients: as they come, or as an earlier run had it."""
+
+    def __init__(self, order: Iterable[int]) -> None:
+        self._order, self._kept = deque(order), dict[int, Tensor]()
+
+    def due(self, worker: int, shards: Shards) -> Iterator[int]:
+        """Yield whose gradients are to be applied now that this worker's came; each is then in `grads`."""
+        if not self._order:
+            yield worker
+            return
+        self._kept[worker] = shards.keep()
+        while self._order and self._order[0] in self._kept:
+            first = self._order.popleft()
+            shards.open(self._kept.pop(first))
+            yield first
+
+
+def staleness(events: Sequence[dict[str, int]]) -> dict[str, float]:
+    """Sum up how many updates old the weights were for which gradients were computed."""
+    stale = [event["staleness"] for event in events]
+    if not stale:
+        return {}
+    return {"updates": len(stale), "staleness_mean": sum(stale) / len(stale), "staleness_max": max(stale)}
 
 
 @dataclass(kw_only=True, slots=True)

@@ -1,6 +1,8 @@
 """Make what a rank needs to train: the data, and a replica with the weights that the seed decides."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -51,11 +53,18 @@ def load_data(task: Task, config: RunConfig, *, scan: bool = False) -> Dataset:
     return data
 
 
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw from the seed in here, and leave the process-wide generator as it was."""
+    with _SEEDING, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
 def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.device) -> Replica:
     """Build the network from the seed and wrap it."""
     dtype = getattr(torch, config.dtype)
-    with _SEEDING, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+    with seeded(config.seed):
         sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)
         return build(
             task.model(data),

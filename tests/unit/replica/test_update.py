@@ -1,6 +1,7 @@
 """An optimiser narrowed to slices makes the steps of the whole one, and its state can be taken out and put back."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -67,7 +68,7 @@ def _gradient(step: int, dtype: torch.dtype = torch.float32) -> Tensor:
 def _steps(name: str, cuts: list[int], count: int, narrow_at: int = 0) -> Tensor:
     """Make some steps, each slice by an optimiser of its own that is narrowed after some of them."""
     params = torch.empty(TOTAL)
-    for start, stop in zip(cuts, cuts[1:], strict=False):
+    for start, stop in pairwise(cuts):
         own, grads, update = _update(name)
         for step in range(count):
             if step == narrow_at:
@@ -79,7 +80,7 @@ def _steps(name: str, cuts: list[int], count: int, narrow_at: int = 0) -> Tensor
     return params
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @EVERY_OPTIMIZER
 @given(cuts=st.lists(st.integers(0, TOTAL), max_size=6), narrow_at=st.integers(0, 3))
 def test_slices_make_the_steps_of_the_whole(name: str, cuts: list[int], narrow_at: int) -> None:
@@ -193,6 +194,7 @@ def test_a_state_from_before_the_first_step_is_a_fresh_start() -> None:
 
 
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "own"])
+@settings(max_examples=25)
 @given(scale=st.floats(0, 4))
 def test_the_scale_multiplies_the_rate(name: str, scale: float) -> None:
     params, grads, update = _update(name, torch.float64)
