@@ -164,12 +164,19 @@ def _popen(command: list[str], config: RunConfig, inherit: Sequence[int] = ()) -
         env={
             **os.environ,
             "OMP_NUM_THREADS": str(threads),
+            **_patience(config),
             "MANYHANDS_PATH": json.dumps([p or os.getcwd() for p in sys.path]),
         },
         start_new_session=True,
         preexec_fn=_die_with_parent,
         pass_fds=inherit,
     )
+
+
+def _patience(config: RunConfig) -> dict[str, str]:
+    """Let MPICH's ranks sleep while they wait, where they are more than the cores: one that polls keeps others out."""
+    crowded = num_ranks(config) > facts.cores() and not config.mpiexec  # which may spread them over hosts
+    return {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1"} if crowded else {}
 
 
 def _die_with_parent() -> None:
