@@ -1,6 +1,6 @@
 """Ten folds on four workers, and the paper's way: data cut over nodes, weights averaged, a hold-out nobody saw."""
 
-from manyhands.crossval import cross_validate
+from manyhands import cross_validate
 
 if __name__ == "__main__":
     small = {"data": "mnist:train=5000,test=1000", "epochs": 3, "lr": 0.05}

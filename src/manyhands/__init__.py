@@ -4,14 +4,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from manyhands.crossval import CrossvalRecord, cross_validate
     from manyhands.data import Dataset, Split
     from manyhands.record import RunRecord
     from manyhands.run import train
     from manyhands.tasks import Task
 
-__all__ = ["Dataset", "RunRecord", "Split", "Task", "train"]
+__all__ = ["CrossvalRecord", "Dataset", "RunRecord", "Split", "Task", "cross_validate", "train"]
 
-_HOMES = {"Dataset": "data", "Split": "data", "RunRecord": "record", "train": "run", "Task": "tasks"}
+_HOMES = {
+    "CrossvalRecord": "crossval",
+    "cross_validate": "crossval",
+    "Dataset": "data",
+    "Split": "data",
+    "RunRecord": "record",
+    "train": "run",
+    "Task": "tasks",
+}
 
 
 def __getattr__(name: str) -> Any:

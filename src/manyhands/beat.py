@@ -1,7 +1,8 @@
 """The beat of a run: a few times a second the ranks agree on losses, on where the time went, and whether to stop.
 
 One small gather carries it all, so that the steps between two beats cost nothing extra. Of each collective call,
-the shortest duration over the ranks is what the exchange took; what a rank spent beyond that, it waited.
+the shortest duration over the ranks is what the exchange took; what a rank spent beyond that, it waited. What a step
+sends and receives point to point counts as one such call.
 """
 
 import math
@@ -16,8 +17,6 @@ from manyhands.comm import Comm
 from manyhands.comm.exact import join, subtrees
 from manyhands.comm.traced import TracedComm
 from manyhands.errors import Diverged
-
-INTERVAL_S = 0.25
 
 
 @dataclass
@@ -43,8 +42,8 @@ class Beat:
     traced: TracedComm
     lanes: int
     """Lanes of the fixed summation tree, or 0 where the order of summation is free."""
-    lockstep: bool = True
-    """Whether the ranks are at the same step at any time; otherwise they meet only when they must."""
+    interval_s: float = 0.25
+    """Time between two beats."""
     split: TimeSplit = field(default_factory=TimeSplit)
     step_s: list[float] = field(default_factory=list)
     _losses: list[Tensor] = field(default_factory=list)
@@ -59,16 +58,21 @@ class Beat:
         """Note a step; return whether the beat is due."""
         self._losses.append(loss)
         self.step_s.append(seconds)
-        return self.lockstep and len(self._losses) >= self._interval
+        self.traced.collective_s.append(self.traced.p2p_s)
+        self.traced.p2p_s = 0.0
+        return len(self._losses) >= self._interval and math.isfinite(self.interval_s)
 
     def strike(self, first_step: int, stop: bool) -> tuple[list[float], bool]:
         """Return the global losses since the last beat, and whether any rank wants to stop."""
         count = len(self._losses)
         losses = torch.stack(self._losses).double().cpu() if count else torch.zeros(0, dtype=torch.float64)
         elapsed = time.perf_counter() - self._since
-        rows = self.comm.all_gather(self._row(losses, elapsed / max(1, count), stop))
-        self._note_time(rows[:, count:-2], count)
-        self._interval = min(4 * self._interval, max(1, round(INTERVAL_S / max(float(rows[0, -2]), 1e-9))))
+        row = self._row(losses, elapsed / max(1, count), stop)
+        here = time.perf_counter()
+        rows = self.comm.all_gather(row)
+        self._note_time(rows[:, count:-2], count, time.perf_counter() - here)
+        steps = min(self.interval_s, 1e6) / max(float(rows[0, -2]), 1e-9)
+        self._interval = min(4 * self._interval, max(1, round(steps)))
         kind = self._losses[0].dtype if count else torch.float64
         totals = self._sum(rows[:, :count].to(kind)).tolist()
         self._losses.clear()
@@ -80,23 +84,22 @@ class Beat:
         return totals, bool(rows[:, -1].any())
 
     def _row(self, losses: Tensor, step_s: float, stop: bool) -> Tensor:
-        calls = torch.tensor([*self.traced.collective_s, self.traced.p2p_s], dtype=torch.float64)
+        calls = torch.tensor(self.traced.collective_s, dtype=torch.float64)
         return torch.cat([losses, calls, torch.tensor([step_s, float(stop)], dtype=torch.float64)])
 
     def _sum(self, losses: Tensor) -> Tensor:
         # The tree continues the one inside each rank, in the same number type.
         return join(list(losses), subtrees(self.lanes, self.comm.size)) if self.lanes else losses.sum(0)
 
-    def _note_time(self, calls: Tensor, count: int) -> None:
+    def _note_time(self, calls: Tensor, count: int, met_s: float) -> None:
+        """Share out the time since the last beat; the beat itself carries next to nothing, so it is waiting."""
         now = time.perf_counter()
         window, self._since = now - self._since, now
-        collectives, p2p_s = calls[:, :-1], float(calls[self.comm.rank, -1])
-        cheapest = float(collectives.min(0).values.sum()) if self.comm.size > 1 else 0.0
-        own = float(collectives[self.comm.rank].sum()) if self.comm.size > 1 else 0.0
         self.split.train_s += window
-        self.split.comm_s += cheapest + p2p_s
-        self.split.wait_s += own - cheapest
+        if self.comm.size > 1 or self.traced.size > 1:
+            cheapest = float(calls.min(0).values.sum())
+            self.split.comm_s += cheapest
+            self.split.wait_s += float(calls[self.comm.rank].sum()) - cheapest + met_s
         self.traced.collective_s.clear()
-        self.traced.p2p_s = 0.0
         if self._losses and self._losses[0].is_cuda:  # kernels are queued: only the whole window is a real time
             self.step_s[-count:] = [window / count] * count

@@ -74,7 +74,7 @@ class RunConfig(BaseModel):
 
     @property
     def size(self) -> int:
-        """Number of ranks."""
+        """Number of workers, threads of hybrid processes counted one by one; servers of a strategy come on top."""
         return self.workers * self.threads
 
     def to_toml(self) -> str:

@@ -17,7 +17,7 @@ from manyhands.tasks.setup import is_cpu
 LR_SCALING = ("none", "linear", "sqrt")
 MAY_CHANGE = {
     "engine", "workers", "threads", "blas_threads", "epochs", "steps", "device", "checkpoint_every",
-    "keep", "eval_every", "mpiexec",
+    "keep", "eval_every", "mpiexec", "ray_address",
 }  # fmt: skip
 """What a resumed run may change: the rest decides the mathematics."""
 
@@ -26,7 +26,7 @@ def resolve(name: str, options: dict[str, Any], task: Task | None = None) -> Run
     """Fill in what the user left open; a task that has no file must be handed over beside its name."""
     task = task or load(name)
     given = _given(options)
-    given.setdefault("engine", "serial" if given.get("workers", 1) == 1 else "mpi")
+    given.setdefault("engine", _engine(given))
     values = {
         "batch_size": task.batch_size,
         "lr": task.lr,
@@ -44,12 +44,18 @@ def resolve(name: str, options: dict[str, Any], task: Task | None = None) -> Run
 def resume_config(run: RunDir, name: str, options: dict[str, Any], task: Task | None = None) -> RunConfig:
     """Take the settings of the run to go on with; what decides its mathematics cannot be changed."""
     task = task or load(name)
-    stored, given = make_config(read_toml(run.toml)), _given(options)
+    stored = make_config(read_toml(run.toml))
+    given = _given({"sync": stored.sync, **options})
     check(absolute(name) == stored.task, f"run '{run.path.name}' trains '{stored.task}', not '{name}'")
     if "epochs" in given and "steps" not in given:
         given["steps"] = 0
     scaled = {"lr": task.lr} if "lr_scaling" in given and "lr" not in given else {}
     wanted = _with_extras({**stored.model_dump(), **scaled, **given}, task, own_batch="batch_size" in given)
+    length = ("epochs", "steps")
+    check(
+        stored.lr_decay == "none" or all(getattr(stored, key) == getattr(wanted, key) for key in length),
+        f"run '{run.path.name}' has lr-decay {stored.lr_decay}, so its length cannot be changed",
+    )
     for key in RunConfig.model_fields:
         old, new = getattr(stored, key), getattr(wanted, key)
         if key not in MAY_CHANGE and old != new:
@@ -81,6 +87,14 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     outer = outer_world()
     servers = make_sync(str(given.get("sync", "allreduce"))).num_servers()
     return {"engine": outer.engine, "workers": max(1, outer.size - servers), **given} if outer else given
+
+
+def _engine(given: dict[str, Any]) -> str:
+    """Choose an engine by what else was asked for."""
+    if given.get("ray_address"):
+        return "ray"
+    servers = make_sync(str(given.get("sync", "allreduce"))).num_servers()
+    return "serial" if given.get("workers", 1) == 1 and servers == 0 else "mpi"
 
 
 def _with_extras(values: dict[str, Any], task: Task, *, own_batch: bool) -> RunConfig:

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from manyhands.data.order import cut
 from manyhands.errors import ManyhandsError, UserError, check
 from manyhands.launch.base import Observer
 from manyhands.plan import Plan
-from manyhands.record import Pulse, RunDir, RunRecord, find_run, new_id, open_run, read_events
+from manyhands.record import Pulse, RunDir, RunRecord, find_run, new_id, open_run
 from manyhands.replica import Batch, Replica
 from manyhands.replica.traits import traits_of
 from manyhands.request import newest_to_resume, resolve, resume_config
@@ -96,8 +95,8 @@ def preflight(config: RunConfig, task: Task | None = None) -> Ready:
     data = load_data(task, config, scan=launcher.leads)
     read_s = time.perf_counter() - started
     samples = len(data.train)
-    if replay := getattr(strategy, "replay", ""):
-        _check_replay(replay, strategy.num_servers(), Plan(config, data.train, 0, config.size))
+    plan = Plan(config, data.train, 0, config.size)
+    strategy.check_run(config, plan.steps, plan.steps_per_epoch)
     check(
         config.size <= samples,
         f"{config.size} workers cannot share {samples} training samples; use at most {samples} workers",
@@ -115,18 +114,6 @@ def preflight(config: RunConfig, task: Task | None = None) -> Ready:
         own_file = ".py" in config.task
         raise (TaskFileFailed if own_file else UserError)(sentence) from error
     return Ready(data, replica, read_s)
-
-
-def _check_replay(folder: str, servers: int, plan: Plan) -> None:
-    """Refuse an order of events that this run cannot keep to: servers would wait for gradients that never come."""
-    expected = dict.fromkeys(range(plan.size), plan.steps)
-    for server in range(servers):
-        found = Counter(event["worker"] for event in read_events(folder, server))
-        check(
-            found == expected,
-            f"'{folder}' has the order of a run with {len(found)} workers and {max(found.values(), default=0)} steps, "
-            f"which one with {plan.size} workers and {plan.steps} steps cannot replay",
-        )
 
 
 def _check_slices(config: RunConfig, replica: Replica, data: Dataset) -> None:

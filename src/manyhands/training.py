@@ -43,6 +43,8 @@ class Job:
     """The task's data, likewise."""
     read_s: float = 0.0
     """How long it took to read them."""
+    place: int | None = None
+    """Which of the host's devices to use, where that is not the rank's own."""
     extra: dict[str, Any] = field(default_factory=dict)
     """What a worker function other than `train_rank` wants to know, as plain JSON."""
 
@@ -51,7 +53,7 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     """Train as one rank of `comm`; return the run's record, the same on every worker."""
     config, started = job.config, time.perf_counter() - (job.read_s if job.data else 0.0)
     task = job.task or tasks.load(config.task)
-    device = device_of(config, comm.rank)
+    device = device_of(config, comm.rank if job.place is None else job.place)
     data = (job.data or load_data(task, config)).to(device)
     read_s = time.perf_counter() - started
 
@@ -64,12 +66,13 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     strategy.start(replica, group)
     traced.forget()
     if comm.rank >= config.size:
+        replica.update.on_apply = watch.at
         return _serve(comm, job, replica, strategy, traced, group)
 
     if job.resume:
         restore_own(Path(job.resume), replica, strategy, comm.rank)
     plan = Plan(config, data.train, workers.rank, workers.size, strategy.own_split)
-    beat = Beat(workers, traced, config.lanes if config.exact else 0, strategy.lockstep)
+    beat = Beat(workers, traced, config.lanes if config.exact else 0, strategy.meet_s())
     journal = Journal(job.run, plan, cursor, beat)
     stopped = False
     while cursor.step < plan.steps and not stopped:
@@ -81,7 +84,7 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
             replica.update.scale = plan.lr_scale(step)
             loss = sum_of_lanes(replica, plan.lanes(batches[step % plan.steps_per_epoch], step))
             strategy.step(replica, group, step)
-            if plan.ends_epoch(step):
+            if (step + 1) % plan.steps_per_epoch == 0:
                 strategy.end_epoch(replica, group)
             due = beat.add(loss, time.perf_counter() - begun)
 
@@ -113,7 +116,7 @@ def _serve(comm: Comm, job: Job, replica: Replica, strategy: Sync, traced: Trace
     split = TimeSplit(time.perf_counter() - begun, traced.p2p_s)
     server = comm.rank - job.config.size
     events = strategy.events()
-    if events:
+    if events and not job.resume:  # what came before a resume is not among them
         write_atomically(job.run.events(server), "".join(json.dumps(event) + "\n" for event in events))
     gather_ranks(comm, split, traced, strategy, job.config.size)
     return {}

@@ -58,7 +58,9 @@ def verify(config: RunConfig, *, steps: int = 20, observe: Observer = ignore) ->
     """Train both ways for some steps and compare."""
     steps = config.steps or steps
     parallel_config = config.model_copy(update={"steps": steps, "checkpoint_every": 0})
-    serial_config = parallel_config.model_copy(update={"engine": "serial", "workers": 1, "threads": 1})
+    serial_config = parallel_config.model_copy(
+        update={"engine": "serial", "workers": 1, "threads": 1, "sync": "allreduce"}
+    )
     task = tasks.load(config.task)
     preflight(parallel_config, task)
     start = _initial_weights(serial_config)

@@ -52,11 +52,9 @@ FIRST = "allreduce"
 THOROUGH = ("serial", "threads")
 """Engines on which it is; to the others the kind of network is all one, and their ranks are slow to share two cores."""
 
-EXACT_CASES = {
-    "exact": ("crossing-an-epoch", "fewer-rows-than-workers", "full-batch-in-pieces", "adam", "batchnorm"),
-    "float64": ("crossing-an-epoch", "adam"),
-}
-LOOSE_CASES = ("crossing-an-epoch", "fewer-rows-than-workers")
+EXACT_CASES = ("crossing-an-epoch", "fewer-rows-than-workers", "full-batch-in-pieces", "adam", "batchnorm")
+LOOSE_CASES = ("crossing-an-epoch", "fewer-rows-than-workers", "adam")
+FEW_CASES = {"exact": ("crossing-an-epoch", "fewer-rows-than-workers", "adam"), "float64": ("crossing-an-epoch",)}
 
 VARIANTS = (
     "parameter-server:servers=2",
@@ -99,9 +97,9 @@ def runs(engine: str) -> list[tuple[str, Case, str]]:
 def _belongs(text: str, strategy: Sync, case: Case, mode: str, *, thorough: bool) -> bool:
     if (mode == "float64" and case.only_exact) or (mode == "exact" and not strategy.exact):
         return False
-    if text == FIRST and thorough:
-        return True
-    return case.name in (EXACT_CASES[mode] if strategy.exact else LOOSE_CASES)
+    if not thorough:
+        return case.name in FEW_CASES[mode]
+    return text == FIRST or case.name in (EXACT_CASES if strategy.exact else LOOSE_CASES)
 
 
 def folder_of(run: RunDir, strategy: str, case: Case, mode: str) -> RunDir:

@@ -30,26 +30,35 @@ MADE_UP = [[0.5, 0.1, 0.3], [0.2, 0.4, 0.3], [0.9, 0.1, 0.7]]
 """Seconds of three collective calls on three ranks: the shortest are 0.2, 0.1 and 0.3."""
 
 
+def _strike(beat: Beat) -> float:
+    """Strike; return how long it took, which is the most that meeting the others can have taken."""
+    begun = time.perf_counter()
+    beat.strike(0, stop=False)
+    return time.perf_counter() - begun
+
+
 def test_of_each_call_the_shortest_is_the_exchange_and_the_rest_was_waited(ranks) -> None:  # type: ignore[no-untyped-def]
-    def work(comm: Comm) -> tuple[float, float]:
+    def work(comm: Comm) -> tuple[float, float, float]:
         beat = _beat(comm, [torch.tensor(1.0)], MADE_UP[comm.rank])
-        beat.strike(0, stop=False)
+        met_s = _strike(beat)
         assert beat.traced.collective_s == []
-        return beat.split.comm_s, beat.split.wait_s
+        return beat.split.comm_s, beat.split.wait_s, met_s
 
-    for own, (comm_s, wait_s) in zip(MADE_UP, ranks(work, 3), strict=True):
+    for own, (comm_s, wait_s, met_s) in zip(MADE_UP, ranks(work, 3), strict=True):
         assert comm_s == pytest.approx(0.6)
-        assert wait_s == pytest.approx(sum(own) - 0.6)
+        assert 0 <= wait_s - (sum(own) - 0.6) + 1e-9 <= met_s + 1e-9
 
 
-def test_sends_count_as_the_ranks_own_exchange(ranks) -> None:  # type: ignore[no-untyped-def]
-    def work(comm: Comm) -> tuple[float, float]:
-        beat = _beat(comm, [torch.tensor(1.0)], [0.25], p2p_s=float(comm.rank))
-        beat.strike(0, stop=False)
+def test_what_a_step_sends_counts_as_one_call(ranks) -> None:  # type: ignore[no-untyped-def]
+    def work(comm: Comm) -> tuple[float, float, float]:
+        beat = _beat(comm, [torch.tensor(1.0)], [0.25], p2p_s=1.0 + comm.rank)
+        met_s = _strike(beat)
         assert beat.traced.p2p_s == 0
-        return beat.split.comm_s, beat.split.wait_s
+        return beat.split.comm_s, beat.split.wait_s, met_s
 
-    assert ranks(work, 3) == [(0.25, 0.0), (1.25, 0.0), (2.25, 0.0)]
+    for rank, (comm_s, wait_s, met_s) in enumerate(ranks(work, 3)):
+        assert comm_s == pytest.approx(1.25)
+        assert 0 <= wait_s - rank + 1e-9 <= met_s + 1e-9
 
 
 def test_times_add_up_over_beats(ranks) -> None:  # type: ignore[no-untyped-def]
@@ -62,7 +71,8 @@ def test_times_add_up_over_beats(ranks) -> None:  # type: ignore[no-untyped-def]
         return beat.split.comm_s, beat.split.wait_s, beat.split.train_s
 
     for rank, (comm_s, wait_s, train_s) in enumerate(ranks(work, 2)):
-        assert (comm_s, wait_s) == (2.5, 1.5 * rank)
+        assert comm_s == 2.5
+        assert 1.5 * rank <= wait_s <= 1.5 * rank + train_s
         assert train_s > 0
 
 

@@ -123,3 +123,17 @@ def test_uneven_batches_are_suspected_where_nothing_else_is(tiny) -> None:  # ty
 def test_steps_are_compared_one_by_one(tiny) -> None:  # type: ignore[no-untyped-def]
     verdict = verify(resolve(tiny("mlp"), {"engine": "threads", "workers": 2}), steps=3)
     assert verdict.steps == verdict.serial.steps == verdict.parallel.steps == 3
+
+
+@pytest.mark.parametrize("sync", ["parameter-server:servers=2", "sharded", "overlap:bucket=20", "gather-server"])
+def test_exact_strategies_are_held_to_one_worker(tiny, sync: str) -> None:  # type: ignore[no-untyped-def]
+    options = {"engine": "threads", "workers": 3, "steps": 4, "sync": sync, "exact": True}
+    verdict = verify(resolve(tiny("adam"), options))
+    assert verdict.bit_equal
+    assert verdict.serial.sync == "allreduce"
+
+
+def test_a_strategy_that_promises_nothing_is_named_as_the_cause(tiny) -> None:  # type: ignore[no-untyped-def]
+    verdict = verify(resolve(tiny("mlp"), {"engine": "threads", "workers": 3, "steps": 6, "sync": "local-sgd"}))
+    assert not verdict.equal
+    assert "'local-sgd' does not promise the serial answer" in verdict.cause

@@ -191,3 +191,15 @@ def test_nothing_to_resume_is_explained(train, tmp_path: Path) -> None:  # type:
         path.write_bytes(b"")
     with pytest.raises(UserError, match="all 2 are damaged"):
         train(resume=again.id)
+
+
+def test_a_run_whose_rate_decays_keeps_its_length(train) -> None:  # type: ignore[no-untyped-def]
+    first = train(steps=6, lr_decay="linear", checkpoint_every=3)
+    with pytest.raises(UserError, match="lr-decay linear, so its length cannot be changed"):
+        train(resume=first.id, steps=12)
+
+
+def test_average_epoch_may_stop_and_go_on_in_mid_epoch(train, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    options = {"engine": "threads", "workers": 3, "sync": "average-epoch", "checkpoint_every": 1}
+    whole = train(steps=14, **options)
+    assert train(resume=train(steps=5, **options).id, steps=14).weights_sha256 == whole.weights_sha256

@@ -12,12 +12,13 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from manyhands import launch
-from manyhands.cli.options import CONFIG_OPTION, JSON_OPTION, OUT_OPTION, config_options, with_config_file
+from manyhands.cli.options import CONFIG_OPTION, EXTRA, JSON_OPTION, OUT_OPTION, config_options, with_config_file
 from manyhands.cli.show import people, print_json, results
-from manyhands.config import read_toml
+from manyhands.config import RunConfig, read_toml
 from manyhands.crossval import CrossvalRecord, CrossvalTable, cross_validate, tabulate
-from manyhands.crossval.run import ObserverOf
-from manyhands.errors import check
+from manyhands.crossval.options import Options, make_options
+from manyhands.crossval.run import FOLDS, ObserverOf
+from manyhands.errors import check, unknown
 from manyhands.launch.base import Observer
 from manyhands.record import Pulse
 from manyhands.run import ignore
@@ -26,7 +27,9 @@ from manyhands.run import ignore
 @config_options
 def crossval(
     task: Annotated[str, typer.Argument(help="Task to cross-validate; may be left out with --config.")] = "",
-    folds: Annotated[int, typer.Option(help="Parts of the training samples; each is held out once.")] = 10,
+    folds: Annotated[
+        int | None, typer.Option(help=f"Parts of the training samples; each is held out once. [default: {FOLDS}]")
+    ] = None,
     split_data: Annotated[
         bool,
         typer.Option(
@@ -68,35 +71,58 @@ def crossval(
     Workers take whole folds; when there are more workers than folds, several train each fold together. Fold scores
     are those of one worker, to the last bit; of folds trained together to round-off, or to the bit with --exact.
 
+    Every worker uses its share of the cores, and so does the one that it is compared with: for stacks of folds
+    side by side, or inside the matrix products of folds in turn; --blas-threads sets the latter by hand.
+
     Example: manyhands crossval mlp --folds 10 --engine mpi --workers 4
     """
     if config and not task:
         task = str(read_toml(config).get("task", ""))
     check(bool(task), "which task? for example: manyhands crossval mlp --folds 5")
-    check(not (table and nodes is not None), "--table chooses the nodes itself; leave --nodes out")
-    settings = with_config_file(config, options)
+    given = {"folds": folds, "nodes": nodes, "stacked": stacked, "baseline": baseline}
+    given |= {"split_data": split_data or None, "table": table or None}
+    asked, settings = _with_file(config, given, options)
     leads = launch.make(str(settings.get("engine", "mpi"))).leads
     with _progress(visible=leads) as observe, redirect_stdout(sys.stderr):
-        if table:
-            found = tabulate(task, stacked=stacked, out=out, observe=observe, **settings)
+        if asked.table:
+            found = _tabulate(task, asked, out=out, observe=observe, **settings)
         else:
-            record = cross_validate(
-                task,
-                folds=folds,
-                split_data=split_data,
-                nodes=nodes,
-                stacked=stacked,
-                baseline=baseline,
-                out=out,
-                observe=observe,
-                **settings,
-            )
+            record = _cross_validate(task, asked, out=out, observe=observe, **settings)
     if not leads:
         return
-    if table:
+    if asked.table:
         _show_table(found, out, as_json=json)
     else:
         _show(record, out, as_json=json)
+
+
+def _with_file(config: Path | None, given: dict[str, Any], options: dict[str, Any]) -> tuple[Options, dict[str, Any]]:
+    """Put a file's settings under what was given; return crossval's own apart from those of every run."""
+    settings = with_config_file(config, {})
+    own = {name: settings.pop(name) for name in Options.model_fields if name in settings}
+    for name in settings:
+        if name not in RunConfig.model_fields and name not in EXTRA:
+            unknown("setting", name, (*Options.model_fields, *RunConfig.model_fields, *EXTRA))
+    settings.pop("eval_every", None)  # every run's file has it
+    own |= {name: value for name, value in given.items() if value is not None}
+    return make_options(own), {**settings, **options}
+
+
+def _cross_validate(task: str, asked: Options, **settings: Any) -> CrossvalRecord:
+    folds, nodes = FOLDS if asked.folds is None else asked.folds, asked.nodes
+    for name, value in (("folds", folds), ("nodes", nodes)):
+        check(not isinstance(value, list), f"{name} must be one number without --table, got {value}")
+    own: dict[str, Any] = {"folds": folds, "nodes": nodes, "split_data": asked.split_data}
+    return cross_validate(task, **own, stacked=asked.stacked, baseline=asked.baseline, **settings)
+
+
+def _tabulate(task: str, asked: Options, **settings: Any) -> CrossvalTable:
+    lists = {name: value for name in ("folds", "nodes") if (value := getattr(asked, name)) is not None}
+    for name, value in lists.items():
+        check(isinstance(value, list), f"--table chooses the {name} itself; leave --{name} out")
+    check(not asked.split_data, "--table cuts the data over nodes by itself; leave --split-data out")
+    check(asked.baseline is None, "--table is held to its first number of nodes; leave --baseline out")
+    return tabulate(task, **lists, stacked=asked.stacked, **settings)
 
 
 @contextmanager

@@ -58,7 +58,7 @@ def show(record: RunRecord, out: Path, *, as_json: bool) -> None:
     people.print(table_of([record], title=f"{record.task}: {record.parameters:,} parameters, {record.steps:,} steps"))
     cores = record.hardware["cores"] * len({rank.host for rank in record.ranks})
     if len(record.ranks) > cores:
-        note = f"{len(record.ranks)} workers shared {cores} cores: these times say little about how the work scales"
+        note = f"{len(record.ranks)} ranks shared {cores} cores: these times say little about how the work scales"
         people.print(note, soft_wrap=True, markup=False)
     if record.status == "interrupted":
         if record.config.checkpoint_every:

@@ -29,6 +29,7 @@ class MPIComm(Comm):
         self._mpi, self._comm = MPI, comm
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self._begun: list[Any] = []
+        self._sent: list[tuple[Any, Any]] = []
         self._own_mail: dict[int, deque[Tensor]] = defaultdict(deque)
 
     def all_reduce_(self, t: Tensor) -> None:
@@ -80,11 +81,13 @@ class MPIComm(Comm):
         return row.to(t.device)
 
     def send(self, t: Tensor, to: int, tag: int = 0) -> None:
-        """Send with MPI_Send, which to oneself would wait for ever; such a message is kept here."""
+        """Send a copy with MPI_Isend, since MPI_Send may wait for the receiver; one to oneself is kept here."""
         if to == self.rank:
             self._own_mail[tag].append(t.clone())
             return
-        self._comm.Send(t.cpu().numpy(), dest=to, tag=tag)
+        message = t.cpu().numpy().copy()
+        request = self._comm.Isend(message, dest=to, tag=tag)
+        self._sent = [(r, m) for r, m in (*self._sent, (request, message)) if not r.Test()]
 
     def recv(self, t: Tensor, source: int = ANY, tag: int = 0) -> int:
         """Receive with MPI_Recv."""

@@ -1,8 +1,8 @@
 """Ranks as processes joined by torch.distributed: gloo over TCP, and NCCL between GPUs.
 
 The groups are made one by one, without torch's process-wide default group: a process may belong to several worlds, and
-a world on this host alone listens on the loopback interface alone. Between hosts, gloo takes the interface named by its
-own variable GLOO_SOCKET_IFNAME, or the one that the host's name stands for.
+a world on this host alone listens on the loopback interface alone. Between hosts, a rank listens where the others are
+reached from, or at the interfaces that the user names: what a host calls itself often stands for loopback there.
 
 Gloo adds in an order that depends on the number of ranks and the length of the tensor only, so a sum has the same bits
 in every run and on every rank. NCCL promises the same for one machine and one version.
@@ -12,7 +12,7 @@ import os
 import socket
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
 from typing import Any, final
@@ -25,7 +25,10 @@ from manyhands.errors import ManyhandsError
 
 dist: Any = distributed  # not all that it exports is in its stubs
 
+Place = str | tuple[str, ...]
+"""Where a rank listens: an address of its host, or interfaces."""
 LOOPBACK = "127.0.0.1"
+NO_GPU = "none"
 START_S = 300.0
 """How long the ranks may take to find each other."""
 PATIENCE = timedelta(days=7)
@@ -57,29 +60,55 @@ def is_loopback(host: str) -> bool:
 
 
 def connect(
-    address: str, rank: int, size: int, device: str = "cpu", listener: socket.socket | None = None
+    address: str,
+    rank: int,
+    size: int,
+    device: str = "cpu",
+    listener: socket.socket | None = None,
+    *,
+    here: str = "",
+    interfaces: str = "",
 ) -> "TorchComm":
-    """Join the ranks that meet at `host:port`, where rank 0 listens: with `listener`, or by opening the port itself."""
+    """Join the ranks that meet at `host:port`, where rank 0 listens: with `listener`, or by opening the port itself.
+
+    Args:
+        here: the address of this host that others reach; found out if it is not given.
+        interfaces: what to listen on between hosts instead, as `eth0` or `ib0,ib1`.
+    """
     host, _, port = address.rpartition(":")
-    host, local = host.strip("[]"), is_loopback(host)
+    host = host.strip("[]")
     if rank == 0 and listener is None:
-        listener = socket.create_server((host if local else "", int(port)))
+        listener = socket.create_server((host if is_loopback(host) else "", int(port)))
     own = {"master_listen_fd": listener.detach()} if rank == 0 and listener is not None else {}
     with explained():
         store = dist.TCPStore(
             host, int(port), size, rank == 0, timedelta(seconds=START_S), wait_for_workers=False, **own
         )
-        return TorchComm(store, rank, size, device=device, local=local)
+        at = _listening_place(store, rank, size, host, here, interfaces)
+        return TorchComm(store, rank, size, device=device, at=at)
 
 
 @cache
-def world(*, local: bool) -> "TorchComm":
-    """Return the comm of all ranks that torchrun started, which meet where torchrun says; a process has one."""
+def world(host: str, interfaces: str = "") -> "TorchComm":
+    """Return the comm of all ranks that torchrun started, which meet at this host; a process has one."""
     from torch.distributed.rendezvous import rendezvous
 
     with explained():
         store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=START_S)))
-        return TorchComm(store, rank, size, local=local)
+        return TorchComm(store, rank, size, at=_listening_place(store, rank, size, host, "", interfaces))
+
+
+def own_address(peer: str) -> str:
+    """Return the address of this host that another host sees; to find it, no packet is sent."""
+    family, kind, protocol, _, place = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(place)
+        return str(probe.getsockname()[0])
+
+
+def text_row(text: str, length: int = 64) -> Tensor:
+    """Return a text as a tensor of so many bytes, cut or filled up with blanks, as ranks exchange it."""
+    return torch.tensor(list(text.encode()[:length].ljust(length)), dtype=torch.uint8)
 
 
 @final
@@ -91,13 +120,13 @@ class TorchComm(Comm):
 
     features = frozenset({"p2p", "any-source", "split", "servers"})
 
-    def __init__(self, store: Any, rank: int, size: int, *, device: str = "cpu", local: bool = False) -> None:
-        """Meet the other ranks in the store; a `local` group listens on the loopback interface alone."""
+    def __init__(self, store: Any, rank: int, size: int, *, device: str = "cpu", at: Place = LOOPBACK) -> None:
+        """Meet the other ranks in the store, and listen for them at this place."""
         self.rank, self.size = rank, size
-        self._store, self._device, self._local = store, device, local
-        self._gloo = _gloo(dist.PrefixStore("gloo", store), rank, size, local)
+        self._store, self._device, self._place = store, device, at
+        self._gloo = _gloo(dist.PrefixStore("gloo", store), rank, size, at)
         self._nccl: Any = None
-        if device.startswith("cuda") and self._has_own_gpu():
+        if self._have_own_gpus():
             self._nccl = _nccl(dist.PrefixStore("nccl", store), rank, size)
         self._num_splits = 0
         self._own_mail: dict[int, deque[Tensor]] = defaultdict(deque)
@@ -160,7 +189,7 @@ class TorchComm(Comm):
         with explained():
             unread.append((self._gloo.send([copy], to, tag), copy))
             while len(unread) > EAGER_MESSAGES or sum(message.nbytes for _, message in unread) > EAGER_BYTES:
-                unread.popleft()[0].wait()
+                unread.popleft()[0].wait(PATIENCE)
 
     def recv(self, t: Tensor, source: int = ANY, tag: int = 0) -> int:
         """Wait for the message."""
@@ -183,8 +212,9 @@ class TorchComm(Comm):
         return self._part(color, self._device)
 
     def on(self, device: str) -> "TorchComm":
-        """Return a comm of the same ranks for tensors on this device."""
-        return self if device == self._device else self._part(0, device)
+        """Return a comm of the same ranks, each of which names the device its tensors are on."""
+        kept = self.all_gather(torch.tensor(device == self._device)).all()
+        return self if kept else self._part(0, device)
 
     def _part(self, color: int, device: str) -> "TorchComm":
         colors = self.all_gather(torch.tensor(color)).tolist()
@@ -192,11 +222,20 @@ class TorchComm(Comm):
         self._num_splits += 1
         part = dist.PrefixStore(f"split-{self._num_splits}-{members[0]}", self._store)
         with explained():
-            return TorchComm(part, members.index(self.rank), len(members), device=device, local=self._local)
+            return TorchComm(part, members.index(self.rank), len(members), device=device, at=self._place)
 
     def abort(self, status: int) -> None:
-        """End this process at once; the others see its connections close."""
+        """End this process at once; the others see its connections close, or ask whether one has `aborted`."""
+        with suppress(RuntimeError):  # whoever keeps the store may be gone
+            self._store.set("aborted", str(self.rank))
         os._exit(status)
+
+    def aborted(self) -> bool:
+        """Tell whether a rank has aborted, as one that waits for a message from anybody cannot see otherwise."""
+        try:
+            return bool(self._store.check(["aborted"]))
+        except RuntimeError:
+            return False
 
     def close(self) -> None:
         """Wait for the others, and let the connections go."""
@@ -214,16 +253,20 @@ class TorchComm(Comm):
     def _end(self, work: Any, here: Tensor, t: Tensor) -> None:
         """Wait, and bring the result to the device it belongs on; on the CPU `here` is `t` itself."""
         with explained():
-            work.wait()
-        if here.is_cuda:  # NCCL's wait only queues; whoever measures or reads next needs it done
-            torch.cuda.current_stream(here.device).synchronize()
+            if here.is_cuda:  # NCCL's wait only queues; whoever measures or reads next needs it done
+                work.wait()
+                torch.cuda.current_stream(here.device).synchronize()
+            else:  # a message has the time-out of the start unless it is told another
+                work.wait(PATIENCE)
         if here is not t:
             t.copy_(here)
 
-    def _has_own_gpu(self) -> bool:
-        """Tell whether no two ranks of the group compute on the same GPU."""
-        own = str(torch.cuda.get_device_properties(torch.device(self._device)).uuid)
-        return len({tuple(row) for row in self.all_gather(_bytes_of(own)).tolist()}) == self.size
+    def _have_own_gpus(self) -> bool:
+        """Tell whether every rank of the group computes on a GPU, and no two on the same; all ranks must ask."""
+        cuda = self._device.startswith("cuda")
+        own = str(torch.cuda.get_device_properties(torch.device(self._device)).uuid) if cuda else NO_GPU
+        gpus = {bytes(row.tolist()).decode().strip() for row in self.all_gather(text_row(own))}
+        return len(gpus) == self.size and NO_GPU not in gpus
 
 
 @contextmanager
@@ -237,19 +280,37 @@ def explained() -> Iterator[None]:
         raise
 
 
-def _gloo(store: Any, rank: int, size: int, local: bool) -> Any:
+def _listening_place(store: Any, rank: int, size: int, host: str, here: str, interfaces: str) -> Place:
+    """Find where the others can reach this rank.
+
+    On the meeting host itself its name may stand for loopback; the way to a rank elsewhere tells more.
+    """
+    if is_loopback(host):
+        return LOOPBACK
+    own = here or own_address(host)
+    store.set(f"address-{rank}", own)
+    if interfaces:
+        return tuple(interfaces.split(","))
+    if is_loopback(own):
+        addresses = (store.get(f"address-{other}").decode() for other in range(size))
+        elsewhere = next((address for address in addresses if not is_loopback(address)), None)
+        return own_address(elsewhere) if elsewhere else LOOPBACK
+    return own
+
+
+def _gloo(store: Any, rank: int, size: int, at: Place) -> Any:
     gloo: Any = dist.ProcessGroupGloo
     options = gloo._Options()
-    options._devices = [gloo.create_device(hostname=LOOPBACK) if local else gloo.create_default_device()]
-    options._timeout = PATIENCE
-    return gloo(store, rank, size, options)
+    options._devices = (
+        [gloo.create_device(hostname=at)] if isinstance(at, str) else [gloo.create_device(interface=i) for i in at]
+    )
+    options._timeout = timedelta(seconds=START_S)
+    group = gloo(store, rank, size, options)
+    group._set_default_timeout(PATIENCE)
+    return group
 
 
 def _nccl(store: Any, rank: int, size: int) -> Any:
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = PATIENCE
     return dist.ProcessGroupNCCL(store, rank, size, options)
-
-
-def _bytes_of(text: str) -> Tensor:
-    return torch.tensor(list(text.encode()[:64].ljust(64)), dtype=torch.uint8)

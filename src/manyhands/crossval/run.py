@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from manyhands import facts, launch, sync, tasks
 from manyhands.config import RunConfig
+from manyhands.crossval.options import Options, make_options
 from manyhands.crossval.record import CrossvalRecord, CrossvalTable, FoldScore, HoldOut, half_interval
 from manyhands.crossval.units import Ask, Sharing, assign, check_units, units_of, write_places
 from manyhands.crossval.worker import PLACES, alone_or_together, crossval_rank
@@ -27,7 +28,9 @@ from manyhands.tasks.load import check_not_importing, name_of
 from manyhands.tasks.setup import load_data
 from manyhands.training import Job
 
+FOLDS = 10
 TABLE_NODES, TABLE_FOLDS = (1, 2, 4, 8), (2, 5, 10)
+STARTERS = "mpiexec, srun or torchrun"
 SMALL = 50_000
 """Weights up to which a network of any kind is stacked on a CPU."""
 
@@ -38,7 +41,7 @@ ObserverOf = Callable[[str, int], Observer]
 def cross_validate(
     task: str | Task,
     *,
-    folds: int = 10,
+    folds: int = FOLDS,
     split_data: bool = False,
     nodes: int | None = None,
     stacked: bool | None = None,
@@ -53,6 +56,9 @@ def cross_validate(
     """
     check_not_importing()
     own, config = _resolve(task, options)
+    wanted = make_options(
+        {"folds": folds, "split_data": split_data, "nodes": nodes, "stacked": stacked, "baseline": baseline}
+    )
     check(split_data or nodes is None, f"nodes {nodes} needs --split-data, which cuts the data over them")
     check(nodes is None or nodes >= 1, f"nodes must be at least 1, got {nodes}")
     ask = Ask(folds=folds, nodes=(nodes or config.workers) if split_data else 0, stacked=bool(stacked))
@@ -60,12 +66,12 @@ def cross_validate(
     replica = _preflight(config, ask, own, ready.data)
     if stacked is None:
         ask = replace(ask, stacked=_stacks(config, ask, replica))
-    if isinstance(replica, FusedReplica) and "blas_threads" not in options:
-        ask = replace(ask, threads=max(1, facts.cores() // config.workers))
     compares = _compares(config, ask, baseline)
-    run = _open(Path(out), config)
+    run = _open(Path(out), config, wanted)
+    config, ask = _share_cores(config, ask, replica)
     record = _run(config, ask, own, ready, run, observe(_label(config, ask), ask.num_units))
     if compares:
+        # With the threads of each of the workers, which may change the bits of a product.
         alone = config.model_copy(update={"engine": "serial", "workers": 1, "threads": 1})
         single = replace(ask, nodes=min(ask.nodes, 1))
         beside = RunDir(run.path / "baseline")
@@ -91,18 +97,24 @@ def tabulate(
     of nodes is what the others' times are held to.
     """
     check_not_importing()
-    check(outer_world() is None, "a table starts its own workers; run it without mpiexec or srun")
+    check(outer_world() is None, f"a table starts its own workers; run it without {STARTERS}")
     own, config = _resolve(task, options)
+    wanted = make_options({"table": True, "folds": list(folds), "nodes": list(nodes), "stacked": stacked})
     check(len(nodes) > 0 and len(folds) > 0, "a table needs at least one number of nodes and one of folds")
+    check(min(nodes) >= 1, f"nodes must be at least 1, got {min(nodes)}")
     asks = [Ask(folds=k, nodes=n, stacked=bool(stacked)) for n in nodes for k in folds]
     ready = _load(config, own)
-    tried = [_preflight(_with_workers(config, ask), ask, own, ready.data) for ask in asks]
+    replicas = [_preflight(_with_workers(config, ask), ask, own, ready.data) for ask in asks]
     if stacked is None:
-        asks = [replace(ask, stacked=_stacks(config, ask, tried[0])) for ask in asks]
-    run = _open(Path(out), config)
+        # One answer for all cells, since their times are compared.
+        widest = max(asks, key=lambda ask: ask.nodes)
+        stacks = _stacks(_with_workers(config, widest), widest, replicas[0])
+        asks = [replace(ask, stacked=stacks) for ask in asks]
+    run = _open(Path(out), config, wanted)
     cells: dict[int, dict[int, CrossvalRecord]] = {}
-    for ask in asks:
-        here, folder = _with_workers(config, ask), RunDir(run.path / f"nodes-{ask.nodes}-folds-{ask.folds}")
+    for each in asks:
+        here, ask = _share_cores(_with_workers(config, each), each, replicas[0])
+        folder = RunDir(run.path / f"nodes-{ask.nodes}-folds-{ask.folds}")
         cell = _run(here, ask, own, ready, folder, observe(_label(here, ask), ask.num_units))
         first = cells.setdefault(ask.folds, {}).setdefault(nodes[0], cell)
         cells[ask.folds][ask.nodes] = cell.against(first) if ask.nodes != nodes[0] else cell
@@ -114,9 +126,8 @@ def tabulate(
 
 def _resolve(task: str | Task, options: dict[str, Any]) -> tuple[Task, RunConfig]:
     own = tasks.load(task) if isinstance(task, str) else task
-    config = resolve(task if isinstance(task, str) else name_of(task), options, own)
-    # The number of threads inside a product may change its bits, and workers need the cores.
-    return own, config.model_copy(update={"blas_threads": config.blas_threads or 1})
+    check(options.get("eval_every") is None, "a fold is tested once, after its last epoch; leave --eval-every out")
+    return own, resolve(task if isinstance(task, str) else name_of(task), options, own)
 
 
 def _stacks(config: RunConfig, ask: Ask, replica: Replica) -> bool:
@@ -130,7 +141,22 @@ def _stacks(config: RunConfig, ask: Ask, replica: Replica) -> bool:
     fused, cuda = isinstance(replica, FusedReplica), replica.params.is_cuda
     if config.workers == 1 or Sharing(ask.num_units, config.workers).in_groups:
         return fused or cuda or replica.params.numel() <= SMALL
-    return fused and not cuda and config.blas_threads == 1
+    return fused and not cuda and config.blas_threads <= 1
+
+
+def _share_cores(config: RunConfig, ask: Ask, replica: Replica) -> tuple[RunConfig, Ask]:
+    """Give each worker its share of the cores, unless the user said how many threads its products may use.
+
+    Stacks of Linear layers use them side by side, folds in turn inside the products; other stacks are of networks
+    too small to gain.
+    """
+    if config.blas_threads:
+        return config, ask
+    share = 1 if config.exact else max(1, facts.cores() // config.workers)
+    stacks = ask.stacked and not Sharing(ask.num_units, config.workers).in_groups
+    beside = stacks and isinstance(replica, FusedReplica) and not replica.params.is_cuda
+    shared = config.model_copy(update={"blas_threads": 1 if stacks else share})
+    return shared, replace(ask, threads=share if beside else 1)
 
 
 def _with_workers(config: RunConfig, ask: Ask) -> RunConfig:
@@ -162,6 +188,12 @@ def _preflight(config: RunConfig, ask: Ask, task: Task, data: Dataset) -> Replic
     check(not (config.exact and ask.stacked), "give --exact or --stacked, not both: stacked models round differently")
     servers = sync.make(config.sync).num_servers()
     check(servers == 0, f"sync '{config.sync}' needs server ranks, which crossval has not; use allreduce")
+    num = ask.num_units
+    check(
+        config.sync == "allreduce" or Sharing(num, config.workers).in_groups,
+        f"sync '{config.sync}' would do nothing, since one worker trains each of the {num} folds; "
+        f"leave --sync out, or use more than {num} workers",
+    )
     check_units(data.train, ask)
     return _try_folds(config, ask, task, data)
 
@@ -185,7 +217,7 @@ def _try_folds(config: RunConfig, ask: Ask, task: Task, data: Dataset) -> Replic
 def _compares(config: RunConfig, ask: Ask, wanted: bool | None) -> bool:
     """Tell whether to run on one worker too: only where that is something else, and other processes allow it."""
     outside = outer_world() is not None
-    check(not (wanted and outside), "--baseline starts a run of its own; give it without mpiexec or srun")
+    check(not (wanted and outside), f"--baseline starts a run of its own; give it without {STARTERS}")
     return (config.workers > 1 or ask.nodes > 1) and wanted is not False and not outside
 
 
@@ -226,14 +258,14 @@ def _run(config: RunConfig, ask: Ask, task: Task, ready: _Ready, run: RunDir, ob
     )
 
 
-def _open(out: Path, config: RunConfig) -> RunDir:
+def _open(out: Path, config: RunConfig, wanted: Options) -> RunDir:
     """Make the folder and write the settings, to run again with `--config`."""
     launcher = launch.make(config.engine)
     run = RunDir(out / launcher.agree(f"{new_id(config)}-crossval"))
     if launcher.leads:
         try:
             run.path.mkdir(parents=True, exist_ok=True)
-            write_atomically(run.path / "crossval.toml", config.to_toml())
+            write_atomically(run.path / "crossval.toml", config.to_toml() + wanted.to_toml())
         except OSError as error:
             raise UserError(f"cannot write to --out '{out}': {error.strerror}") from None
     return run

@@ -10,7 +10,7 @@ from typing import Any, final
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from manyhands import tasks
 from manyhands.checkpoint import weights_sha256
@@ -51,9 +51,8 @@ def crossval_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     mine = [units[i] for i in sharing.mine(comm.rank)]
     group = comm.split(sharing.group(comm.rank)) if sharing.in_groups else SelfComm()
     config = alone_or_together(job.config, group.size)
-    folds = _Folds(
-        task, config, data, device, job.run, group, ask.threads, _longest_of(plans_of(units, config, data.train))
-    )
+    longest = _longest_of(plans_of(units, config, data.train))
+    folds = _Folds(task, config, data, device, comm.rank, job.run, group, ask.threads, longest)
     steps = sum(plan.steps for plan in plans_of(mine, config, data.train))
     stacked = ask.stacked and not sharing.in_groups
     alarm = job.run.path / "failed"
@@ -91,6 +90,8 @@ class _Folds:
     config: RunConfig
     data: Dataset
     device: torch.device
+    place: int
+    """This worker's rank among all, which decides its device: in a group of its own every worker is the first."""
     run: RunDir
     group: Comm
     threads: int
@@ -146,7 +147,7 @@ class _Folds:
     def _in_turn(self, units: Sequence[Unit], watch: ModelsWatch) -> Iterator[tuple[Unit, FoldScore]]:
         for unit in units:
             begun = time.perf_counter()
-            job = Job(self.config, self._folder(unit), task=self.task, data=unit.of(self.data))
+            job = Job(self.config, self._folder(unit), task=self.task, data=unit.of(self.data), place=self.place)
             record = train_rank(self.group, job, watch)
             if record["status"] == "interrupted":
                 watch.stopped = True
@@ -208,26 +209,35 @@ def _gather(comm: Comm, units: Sequence[Unit], own: dict[str, FoldScore]) -> lis
 
 def _average(comm: Comm, job: Job, task: Task, data: Dataset, units: Sequence[Unit], sharing: Sharing) -> HoldOut:
     """Average the weights of all models, in one order whoever trained them, and test the mean on the test split."""
-    replica = make_replica(task, job.config, data, device_of(job.config, comm.rank))
-    total = torch.zeros_like(replica.params, dtype=torch.float64)
+    module = make_replica(task, job.config, data, device_of(job.config, comm.rank)).module
+    state = module.state_dict()
+    total = torch.zeros_like(_flat(state))
     for i, unit in enumerate(units):
         owner = sharing.owner(i)
         if owner == comm.rank:
-            replica.module.load_state_dict(load_file(RunDir(job.run.path / unit.name).model))
-        comm.broadcast_(replica.params, owner)
-        total += replica.params
-    replica.params.copy_(total / len(units))
-    loss, accuracy = evaluate(replica.module, data.test, loss_of(task), comm, job.config.top)
-    train_loss, train_accuracy = evaluate(replica.module, data.train, loss_of(task), comm, job.config.top)
+            module.load_state_dict(load_file(RunDir(job.run.path / unit.name).model))
+        model = _flat(state)
+        comm.broadcast_(model, owner)
+        total += model
+    means = torch.split(total / len(units), [t.numel() for t in state.values()])
+    for t, mean in zip(state.values(), means, strict=True):
+        t.copy_((mean if t.is_floating_point() else mean.round()).view(t.shape))
+    loss, accuracy = evaluate(module, data.test, loss_of(task), comm, job.config.top)
+    train_loss, train_accuracy = evaluate(module, data.train, loss_of(task), comm, job.config.top)
     if comm.rank == 0:
-        _save(job.run, replica.module)
+        _save(job.run, module)
     return HoldOut(
         accuracy=accuracy,
         loss=loss,
         train_accuracy=train_accuracy,
         train_loss=train_loss,
-        weights_sha256=weights_sha256(replica.module),
+        weights_sha256=weights_sha256(module),
     )
+
+
+def _flat(state: dict[str, Tensor]) -> Tensor:
+    """Copy all weights and buffers, counters of whole numbers too, into one tensor that holds each exactly."""
+    return torch.cat([t.detach().reshape(-1).double() for t in state.values()])
 
 
 def _longest(comm: Comm, seconds: float) -> float:

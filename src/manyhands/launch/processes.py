@@ -1,13 +1,15 @@
 """Ranks as processes: started by us, or by the user's own mpiexec, srun or torchrun."""
 
+import os
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
-import torch
-
 from manyhands import tasks
-from manyhands.comm.torch_ import PeerLost, TorchComm
+from manyhands.comm.torch_ import PeerLost, TorchComm, text_row
 from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, RankFailed, check
 from manyhands.launch.base import Launcher, Observer, Worker
@@ -20,10 +22,9 @@ from manyhands.launch.supervisor import supervise
 from manyhands.tasks.setup import device_of
 from manyhands.training import Job
 
-NO_FILE = (
-    "this engine starts new processes, which must import the task: "
-    "give it a name at the top level of a file, or pass 'FILE.py:VARIABLE'"
-)
+TEXT_BYTES = 1024
+WATCH_S = 1.0
+"""How often a server asks whether another rank has aborted."""
 
 
 class ProcessLauncher(Launcher):
@@ -49,9 +50,18 @@ class ProcessLauncher(Launcher):
         return outer is None or outer.rank == 0
 
 
+def check_importable(config: RunConfig) -> None:
+    """Refuse a task that only this process has."""
+    check(
+        config.task in tasks.names() or ".py" in config.task,
+        "this engine starts new processes, which must import the task: "
+        "give it a name at the top level of a file, or pass 'FILE.py:VARIABLE'",
+    )
+
+
 def check_processes(config: RunConfig, starter: Starter) -> None:
     """Refuse what other processes could not do: import the task, or be as many as nobody started."""
-    check(config.task in tasks.names() or ".py" in config.task, NO_FILE)
+    check_importable(config)
     outer = outer_world()
     if outer is None:
         starter.check(config)
@@ -74,9 +84,10 @@ def agree_in_world(comm: World, text: str) -> str:
     outer = outer_world()
     assert outer is not None
     check_world(comm, outer.size)
-    padded = torch.tensor(list(text.encode().ljust(1024)), dtype=torch.uint8)
-    comm.broadcast_(padded)
-    return bytes(padded.tolist()).decode().strip()
+    assert len(text.encode()) <= TEXT_BYTES
+    row = text_row(text, TEXT_BYTES)
+    comm.broadcast_(row)
+    return bytes(row.tolist()).decode().strip()
 
 
 def join_world(comm: World, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
@@ -91,5 +102,31 @@ def join_world(comm: World, worker: Worker, job: Job, observe: Observer) -> list
         if comm.rank == 0 or isinstance(error, RankFailed):
             print(f"manyhands: {error}", file=sys.stderr)
 
-    with stop_on_signal(say=comm.rank == 0) as stop:
+    with stop_on_signal(say=comm.rank == 0) as stop, _leaving_with_others(comm, job.config):
         return run_process(worker, job, comm, lambda _: LocalWatch(stop, observe), report)
+
+
+@contextmanager
+def _leaving_with_others(comm: World, config: RunConfig) -> Iterator[None]:
+    """End this process when another rank of torchrun's has aborted, if it is a server.
+
+    A server waits for anybody, so it does not see one leave, and torchrun's SIGTERM must not end it: before a
+    checkpoint, workers ask it for its state.
+    """
+    if not isinstance(comm, TorchComm) or comm.rank < config.workers:
+        yield
+        return
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(WATCH_S):
+            if comm.aborted():
+                os._exit(1)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()

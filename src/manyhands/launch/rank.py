@@ -21,7 +21,7 @@ from manyhands.comm import Comm
 from manyhands.comm.hybrid import HybridComm
 from manyhands.comm.mpi import MPIComm, world
 from manyhands.comm.threads import ThreadComm, ThreadGroup
-from manyhands.comm.torch_ import TorchComm, connect
+from manyhands.comm.torch_ import TorchComm, connect, text_row
 from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, UserError
 from manyhands.launch.base import Worker, failure
@@ -66,10 +66,12 @@ def run_process(
         comms = [HybridComm(comm, ThreadComm(group, t)) for t in range(threads)]
 
     def end_all(error: ManyhandsError) -> None:
-        report(error)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        comm.abort(1)
+        try:
+            report(error)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:  # also where nobody reads what is printed
+            comm.abort(1)
 
     workers, cores = share_of_host(comm, job.config.workers)
     with process_settings(job.config, workers * threads, cores):
@@ -83,7 +85,7 @@ def share_of_host(comm: Comm, workers: int) -> tuple[int, int]:
     """
     own = torch.zeros(MAX_CORES, dtype=torch.uint8)
     own[list(facts.core_ids())] = 1
-    name = torch.tensor(list(socket.gethostname().encode()[:64].ljust(64)), dtype=torch.uint8)
+    name = text_row(socket.gethostname())
     cores, names = comm.all_gather(own), comm.all_gather(name)
     here = (names == name).all(1)
     return max(1, int(here[:workers].sum())), int(cores[here].any(0).sum())

@@ -16,7 +16,6 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any, final
 
-from manyhands import tasks
 from manyhands.comm.torch_ import PeerLost, TorchComm
 from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, RankFailed, check
@@ -24,13 +23,12 @@ from manyhands.launch.base import Launcher, Observer, Worker
 from manyhands.launch.environment import check_alone
 from manyhands.launch.interrupt import stop_on_signal
 from manyhands.launch.live import LiveFolder, read_failures, read_status
-from manyhands.launch.processes import NO_FILE
+from manyhands.launch.processes import check_importable
 from manyhands.launch.ray_actor import RankActor, output_of
 from manyhands.launch.ray_cluster import check_ray, cluster
 from manyhands.launch.supervisor import FAILURE_GRACE_S, POLL_S, STOP_GRACE_S
 from manyhands.record import Pulse
 from manyhands.sync.base import num_ranks
-from manyhands.tasks.setup import is_cpu
 from manyhands.training import Job
 
 START_S = 120.0
@@ -52,7 +50,7 @@ class RayLauncher(Launcher):
         check_alone(config.engine)
         hint = "choose --engine hybrid for threads inside MPI processes"
         check(config.threads == 1, f"--threads belongs to engine hybrid; {hint}")
-        check(config.task in tasks.names() or ".py" in config.task, NO_FILE)
+        check_importable(config)
         check_ray(config)
 
     def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
@@ -92,7 +90,7 @@ class _Ranks:
             actor.run.remote(json.dumps(order)): order["rank"]
             for actor, order in zip(self._actors, orders, strict=True)
         }
-        results: dict[int, dict[str, Any]] = {}
+        results: dict[int, dict[str, Any] | None] = {}
         stop_by = fail_by = math.inf
         while self._pending:
             results.update(self._new_results())
@@ -102,14 +100,17 @@ class _Ranks:
                 # A rank that only lost another waits for that one to be found out.
                 own = [error for error in failures if not isinstance(error, PeerLost)]
                 fail_by = min(fail_by, now + FAILURE_GRACE_S)
-                if own or now > fail_by or not self._pending:
+                if own or now > fail_by:
                     raise (own or failures)[0]
             if stop.is_set() and stop_by == math.inf:
                 self._folder.stop.touch()
                 stop_by = now + STOP_GRACE_S
             if now > stop_by:
                 raise KeyboardInterrupt
-        return [results[rank] for rank in range(len(orders))]
+        failed = [rank for rank, result in results.items() if result is None]
+        if failed:
+            raise self._late_failure(min(failed))
+        return [result for rank in range(len(orders)) if (result := results[rank]) is not None]
 
     def kill(self) -> None:
         """End every actor, and wait until they are gone."""
@@ -163,7 +164,23 @@ class _Ranks:
             for rank, place in enumerate(places)
         ]
 
-    def _new_results(self) -> dict[int, dict[str, Any]]:
+    def _late_failure(self, rank: int) -> ManyhandsError:
+        """Wait for a failed rank's report: folders shared between hosts may show files late."""
+        give_up = time.monotonic() + FAILURE_GRACE_S
+        while True:
+            failures = read_failures(self._folder)
+            for error in failures:
+                if not isinstance(error, PeerLost):
+                    return error
+            if time.monotonic() > give_up:
+                break
+            time.sleep(POLL_S)
+        if failures:
+            return failures[0]
+        _, step, host = read_status(self._folder, rank) or (0, -1, "a host of the cluster")
+        return RankFailed(rank=rank, host=host, step=step, cause="it failed, and its report has not arrived")
+
+    def _new_results(self) -> dict[int, dict[str, Any] | None]:
         """Wait a moment; return the results of ranks that have ended since, or raise if one has died."""
         done, _ = self._ray.wait(list(self._pending), num_returns=len(self._pending), timeout=POLL_S)
         results = {}
@@ -213,11 +230,16 @@ class _Tail:
 
 
 def _shares(ray: Any, config: RunConfig, size: int) -> dict[str, float]:
-    """Return what each rank reserves: what is there must do, or the ranks would wait for each other for ever."""
+    """Return what each rank reserves: what is there must do, or the ranks would wait for each other for ever.
+
+    The cluster's GPUs count, not those of this machine, which may have none.
+    """
     free = ray.available_resources()
     shares = {"num_cpus": 1.0 if free.get("CPU", 0) >= size else 0.0}
-    gpus = int(free.get("GPU", 0))
-    if gpus and not is_cpu(config.device):
+    gpus, all_gpus = int(free.get("GPU", 0)), int(ray.cluster_resources().get("GPU", 0))
+    why = f"all {all_gpus} GPUs of the Ray cluster are in use" if all_gpus else "the Ray cluster has no GPU"
+    check(gpus > 0 or config.device != "cuda", f"--device cuda, but {why}; use --device cpu or auto")
+    if gpus and config.device != "cpu":
         shares["num_gpus"] = 1 / math.ceil(size / gpus)
     return shares
 

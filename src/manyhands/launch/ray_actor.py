@@ -26,7 +26,8 @@ class RankActor:
         """Return where this is, as JSON: node, address to meet at, cores, and whether it sees the live folder."""
         die_with_parent(signal.SIGKILL)  # a rank that waits for others would not see that Ray is gone
         ray = load()
-        self._listener = listen(ray.util.get_node_ip_address())
+        self._address = ray.util.get_node_ip_address()
+        self._listener = listen(self._address)
         return json.dumps(
             {
                 "node": ray.get_runtime_context().get_node_id(),
@@ -59,6 +60,8 @@ class RankActor:
                     order["size"],
                     str(device_of(job.config, rank)),
                     self._listener if rank == 0 else None,
+                    here=self._address,
+                    interfaces=os.environ.get("GLOO_SOCKET_IFNAME", ""),
                 )
                 result = worker(comm, job, watch)
                 comm.close()

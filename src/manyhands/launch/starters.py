@@ -100,7 +100,7 @@ class Children(Starter):
 
     def world(self) -> World:
         """Return torchrun's world."""
-        return torch_.world(local=torch_.is_loopback(os.environ["MASTER_ADDR"]))
+        return torch_.world(os.environ["MASTER_ADDR"], os.environ.get("GLOO_SOCKET_IFNAME", ""))
 
     def start(self, config: RunConfig, folder: LiveFolder) -> Iterator[Process]:
         """Start them; the port is open before the first one runs, so none can come too early or find it taken."""

@@ -37,7 +37,7 @@ class Stack(ABC):
     grads: Tensor
     modules: list[nn.Module]
     update: Update
-    """The optimiser of `params` as one flat parameter; its `lr` may be set before each `apply`."""
+    """The optimiser of `params` as one flat parameter; its `scale` may be set before each `apply`."""
 
     @abstractmethod
     def forward_backward(self, x: Tensor, y: Tensor, weights: Tensor, key: int = 0) -> Tensor:

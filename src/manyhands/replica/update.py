@@ -40,6 +40,9 @@ class Update:
         self._params, self._grads, self.num_weights, self._factory = params, grads, num_weights, factory
         self.scale = 1.0
         """What the learning rate is multiplied by in the next step, for warm-up and decay."""
+        self.steps = 0
+        self.on_apply: Callable[[int], None] | None = None
+        """Told the number of steps made, after each."""
         self._hold(0, params.numel())
         self._lr = float(self.optimizer.param_groups[0]["lr"])
 
@@ -49,6 +52,9 @@ class Update:
         self._step()
         if self._statistics.numel():
             self._statistics += self._moves
+        self.steps += 1
+        if self.on_apply is not None:
+            self.on_apply(self.steps)
 
     def narrow(self, start: int, stop: int) -> None:
         """Hold, and change, only this slice of the flat weights and statistics; the state of it is kept."""

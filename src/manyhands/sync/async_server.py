@@ -1,12 +1,14 @@
 """Asynchronous server: workers push gradients and fetch weights, and nobody waits for others (Dean et al. 2012)."""
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 from manyhands.comm import Comm
+from manyhands.config import RunConfig
 from manyhands.record import read_events
 from manyhands.replica import Replica
-from manyhands.sync.servers import DONE, FETCH, PUSH, STATE, ServerSync, Turns, staleness
+from manyhands.sync.servers import DONE, FETCH, PUSH, STATE, ServerSync, Turns, check_replay
 
 
 @final
@@ -20,8 +22,16 @@ class AsyncServer(ServerSync):
 
     replay: str = ""
     """Folder of an earlier run: the servers apply gradients in its order, which gives its weights again."""
-    _events: list[dict[str, int]] = field(init=False, repr=False, default_factory=list)
     _seen: dict[int, int] = field(init=False, repr=False, default_factory=dict)
+
+    def meet_s(self) -> float:
+        """Meet seldom, and in a replay never: its workers may be as far apart as in the first run."""
+        return math.inf if self.replay else 5.0
+
+    def check_run(self, config: RunConfig, steps: int, steps_per_epoch: int) -> None:
+        """Refuse a replay of another run's order."""
+        if self.replay:
+            check_replay(self.replay, self.servers, config, steps, steps_per_epoch)
 
     def serve(self, replica: Replica, comm: Comm) -> None:
         """Apply what comes first; in a replay keep what comes before its turn."""
@@ -41,14 +51,6 @@ class AsyncServer(ServerSync):
         """Fetch the weights as they are now."""
         self._shards.tell(comm, FETCH)
         self._shards.receive(comm)
-
-    def events(self) -> list[dict[str, int]]:
-        """Return every gradient this server applied, in order: whose, and how many updates its weights were old."""
-        return self._events
-
-    def notes(self) -> dict[str, float]:
-        """Tell how old they were on the whole."""
-        return staleness(self._events)
 
     def _apply(self, replica: Replica, comm: Comm, worker: int) -> None:
         version = len(self._events)

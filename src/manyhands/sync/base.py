@@ -31,9 +31,16 @@ class Sync(ABC):
     apart: ClassVar[bool] = False
     """Whether the ranks may hold different weights between two steps."""
     lockstep: ClassVar[bool] = True
-    """Whether every worker is at the same step as the others; one that is not meets them at the end of an epoch."""
+    """Whether every worker is at the same step as the others."""
     own_split: ClassVar[bool] = False
     """Whether a worker sees the same part of the training data in every epoch."""
+
+    def meet_s(self) -> float:
+        """Return the time after which workers meet, to tell how they are doing and whether to stop."""
+        return 0.25
+
+    def check_run(self, config: RunConfig, steps: int, steps_per_epoch: int) -> None:  # noqa: B027
+        """Refuse, before anything is started, a run that this strategy cannot do."""
 
     def num_servers(self) -> int:
         """Return how many ranks beyond the workers it needs, to hold weights and run `serve`."""
@@ -105,7 +112,10 @@ def num_ranks(config: RunConfig) -> int:
 def check_features(sync: Sync, features: frozenset[str], engine: str) -> None:
     """Refuse a strategy that needs what the engine's comm cannot do."""
     missing = sorted(sync.requires - features)
-    check(not missing, f"this sync needs {', '.join(missing)}, which engine '{engine}' does not have")
+    check(
+        not missing,
+        f"this sync needs {', '.join(missing)}, which engine '{engine}' does not have; see 'manyhands syncs'",
+    )
 
 
 def apply_alone(replica: Replica, comm: Comm) -> None:

@@ -21,6 +21,8 @@ class Overlap(Sync):
     """Values in a bucket."""
     _ends: list[Callable[[], None]] = field(init=False, repr=False, default_factory=list)
     _final: int = field(init=False, repr=False, default=0)
+    _islands: dict[int, int] = field(init=False, repr=False, default_factory=dict)
+    """Stop → start of final parts that are not joined to the end yet."""
 
     def __post_init__(self) -> None:
         check(self.bucket >= 1, f"bucket of overlap must be at least 1, got {self.bucket}")
@@ -28,13 +30,12 @@ class Overlap(Sync):
     def start(self, replica: Replica, comm: Comm) -> None:
         """Agree on the weights, and listen to what becomes final."""
         comm.broadcast_(replica.params)
-        missing: dict[int, int] = {}  # stop → start of final parts that later ones still have to reach
         self._final = replica.grads.numel()
 
         def ready(start: int, stop: int) -> None:
-            missing[stop] = start
-            while self._final in missing:
-                self._final = missing.pop(self._final)
+            self._islands[stop] = start
+            while self._final in self._islands:
+                self._final = self._islands.pop(self._final)
             self._begin(replica, comm, self._final)
 
         replica.on_grad_ready(ready)
@@ -45,6 +46,7 @@ class Overlap(Sync):
         for end in self._ends:
             end()
         self._ends.clear()
+        self._islands.clear()
         self._final = replica.grads.numel()
         replica.apply()
 

@@ -1,7 +1,7 @@
 """What strategies with server ranks share: who holds which slice of the weights, and what travels between them."""
 
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, final
@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from manyhands.comm import ANY, Comm
+from manyhands.config import RunConfig
 from manyhands.errors import check
+from manyhands.record import read_events
 from manyhands.replica import Replica
 from manyhands.replica.update import Moments, cut_aligned
 from manyhands.sync.base import Sync
@@ -126,6 +128,21 @@ class Turns:
             yield first
 
 
+def check_replay(folder: str, servers: int, config: RunConfig, steps: int, steps_per_epoch: int) -> None:
+    """Refuse an order that this run cannot keep to: its workers meet after each epoch, and would wait for ever."""
+    check(config.checkpoint_every == 0, "a replay keeps no checkpoints; leave --checkpoint-every out")
+    for server in range(servers):
+        workers = [event["worker"] for event in read_events(folder, server)]
+        for start in range(0, steps, steps_per_epoch):
+            stop = min(start + steps_per_epoch, steps)
+            share = Counter(workers[start * config.size : stop * config.size])
+            check(
+                share == dict.fromkeys(range(config.size), stop - start) and len(workers) == steps * config.size,
+                f"'{folder}' has the order of a run with {len(set(workers))} workers and {len(workers)} updates, which "
+                f"one with {config.size} workers, {steps} steps and {steps_per_epoch} steps per epoch cannot replay",
+            )
+
+
 def staleness(events: Sequence[dict[str, int]]) -> dict[str, float]:
     """Sum up how many updates old the weights were for which gradients were computed."""
     stale = [event["staleness"] for event in events]
@@ -143,6 +160,7 @@ class ServerSync(Sync, ABC):
     servers: int = 1
     """Server ranks, over which the weights are cut; they come on top of the workers."""
     _shards: Shards = field(init=False, repr=False)
+    _events: list[dict[str, int]] = field(init=False, repr=False, default_factory=list)
 
     def __post_init__(self) -> None:
         check(self.servers >= 1, f"servers must be at least 1, got {self.servers}")
@@ -169,6 +187,14 @@ class ServerSync(Sync, ABC):
         """Settle, and let the servers go."""
         self.settle(replica, comm)
         self._shards.tell(comm, DONE)
+
+    def events(self) -> list[dict[str, int]]:
+        """Return the gradients this server applied by themselves: whose, and how many updates its weights were old."""
+        return self._events
+
+    def notes(self) -> dict[str, float]:
+        """Tell how old they were on the whole."""
+        return staleness(self._events)
 
     def moments(self, replica: Replica, comm: Comm) -> Moments:
         """Let rank 0 have the servers' optimiser state."""

@@ -154,6 +154,96 @@ def test_nccl_is_for_ranks_with_a_gpu_each(monkeypatch: pytest.MonkeyPatch, gpus
     on_each(comms, TorchComm.close)
 
 
+def test_ranks_with_and_without_a_gpu_go_through_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="a"))
+    world = connected(2)
+    comms = on_each(world, lambda comm: comm.on("cuda:0" if comm.rank else "cpu"))
+    assert [comm._nccl for comm in comms] == [None, None]
+    sums = on_each(comms, lambda comm: comm.all_gather(torch.tensor(comm.rank)).tolist())
+    assert sums == [[0, 1], [0, 1]]
+    assert on_each(world, lambda comm: comm.on("cpu") is comm) == [True, True]
+    on_each(comms + world, TorchComm.close)
+
+
+def test_a_slow_rank_is_waited_for_longer_than_a_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_, "START_S", 2.0)
+    calls: list[tuple[Work, Work]] = [
+        (lambda comm: comm.all_reduce_(torch.zeros(5)), lambda comm: comm.all_reduce_(torch.zeros(5))),
+        (lambda comm: comm.recv(torch.zeros(5)), lambda comm: comm.send(torch.zeros(5), 0)),
+        (lambda comm: comm.recv(torch.zeros(5), 1), lambda comm: comm.send(torch.zeros(5), 0)),
+        (
+            lambda comm: comm.send(torch.zeros(EAGER_BYTES), 1),
+            lambda comm: comm.recv(torch.zeros(EAGER_BYTES), 0),
+        ),
+    ]
+    pairs = [connected(2) for _ in calls]
+    everyone = [comm for pair in pairs for comm in pair]
+
+    def work(comm: TorchComm) -> None:
+        first, second = calls[everyone.index(comm) // 2]
+        if comm.rank == 0:
+            first(comm)
+        else:
+            threading.Event().wait(3.0)
+            second(comm)
+
+    on_each(everyone, work)
+    on_each(everyone, TorchComm.close)
+
+
+def test_a_rank_that_never_comes_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_, "START_S", 0.5)
+    listener = listen()
+    with pytest.raises(PeerLost):
+        connect(address_of(listener), 0, 2, listener=listener)
+
+
+def test_an_abort_is_seen_by_those_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses: list[int] = []
+    monkeypatch.setattr("os._exit", statuses.append)
+    comms = connected(2)
+    assert not comms[1].aborted()
+    comms[0].abort(3)
+    assert statuses == [3]
+    assert comms[1].aborted()
+    on_each(comms, TorchComm.close)
+
+
+def test_the_address_that_another_host_sees() -> None:
+    assert torch_.own_address("127.0.0.1") == "127.0.0.1"
+    assert torch_.own_address("localhost") in ("127.0.0.1", "::1")
+
+
+@pytest.mark.parametrize(
+    ("seen", "places"),
+    [
+        (["10.0.0.1", "10.0.0.2"], ["10.0.0.1", "10.0.0.2"]),
+        (["127.0.1.1", "10.0.0.2"], ["way to 10.0.0.2", "10.0.0.2"]),
+        (["127.0.1.1", "127.0.1.1"], ["127.0.0.1", "127.0.0.1"]),
+    ],
+    ids=["others", "a-host-that-calls-itself-loopback", "one-host"],
+)
+def test_ranks_listen_where_the_others_reach_them(
+    monkeypatch: pytest.MonkeyPatch, seen: list[str], places: list[str]
+) -> None:
+    monkeypatch.setattr(torch_, "own_address", lambda peer: f"way to {peer}")
+    store = torch_.dist.HashStore()
+
+    def place(rank: int) -> torch_.Place:
+        return torch_._listening_place(store, rank, 2, "head", seen[rank], "")
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(place, range(2))) == places
+
+
+def test_the_users_choice_of_interfaces_comes_first() -> None:
+    store = torch_.dist.HashStore()
+    assert torch_._listening_place(store, 0, 1, "head", "10.0.0.1", "ib0,ib1") == ("ib0", "ib1")
+    assert torch_._listening_place(store, 0, 1, "127.0.0.1", "", "ib0") == torch_.LOOPBACK
+    (loopback,) = [name for name, found in psutil.net_if_addrs().items() if "127.0.0.1" in {a.address for a in found}]
+    TorchComm(store, 0, 1, at=(loopback,)).close()
+
+
 @pytest.mark.parametrize(
     ("host", "local"),
     [("127.0.0.1", True), ("localhost", True), ("[::1]", True), ("10.0.0.5", False), ("node127.cluster", False)],

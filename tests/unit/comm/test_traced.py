@@ -82,7 +82,7 @@ def test_a_message_counts_at_its_sender(ranks, size: int) -> None:  # type: igno
         c.recv(torch.zeros(5), (c.rank - 1) % c.size)
         assert c.p2p_s > 0
 
-    assert _counts(ranks, size, ring) == [(20, 2, 0)] * size
+    assert _counts(ranks, size, ring) == [(20, 1, 0)] * size
 
 
 def test_counts_add_up_and_can_be_forgotten(ranks) -> None:  # type: ignore[no-untyped-def]

@@ -17,14 +17,16 @@ from typing import Any
 import psutil
 import pytest
 import ray_workers
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from manyhands import facts, launch
+from manyhands.comm.torch_ import PeerLost
 from manyhands.config import RunConfig, make_config
-from manyhands.errors import RankFailed, UserError
+from manyhands.errors import ManyhandsError, RankFailed, UserError
 from manyhands.launch import ray_, ray_cluster, ray_guard
 from manyhands.launch.base import Observer, Worker
+from manyhands.launch.live import LiveFolder, LiveWatch
 from manyhands.record import Pulse, RunDir, open_run
 from manyhands.run import ignore
 from manyhands.training import Job
@@ -62,15 +64,55 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         launch.make("ray").check(config())
 
 
-@given(size=st.integers(1, 40), cpus=st.integers(0, 40), gpus=st.integers(0, 9))
-def test_ranks_reserve_no_more_than_there_is(size: int, cpus: int, gpus: int) -> None:
-    ray = SimpleNamespace(available_resources=lambda: {"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus})
-    shares = ray_._shares(ray, config(device="cuda", workers=size), size)
+def cluster_of(cpus: int, gpus: int, free_gpus: int) -> SimpleNamespace:
+    """Return a Ray that only says what it has."""
+    free = {"CPU": cpus, "GPU": free_gpus} if free_gpus else {"CPU": cpus}
+    return SimpleNamespace(available_resources=lambda: free, cluster_resources=lambda: {"CPU": cpus, "GPU": gpus})
+
+
+@given(
+    size=st.integers(1, 40), cpus=st.integers(0, 40), gpus=st.integers(0, 9), device=st.sampled_from(["cuda", "auto"])
+)
+def test_ranks_reserve_no_more_than_there_is(size: int, cpus: int, gpus: int, device: str) -> None:
+    ray = cluster_of(cpus, gpus or 1, gpus)
+    assume(gpus or device == "auto")
+    shares = ray_._shares(ray, config(device=device, workers=size), size)
     assert shares["num_cpus"] * size <= cpus
+    assert ("num_gpus" in shares) == (gpus > 0), "whether this machine has one does not matter"
     if gpus:
         on_one_gpu = int(1 / shares["num_gpus"] + 1e-9)
         assert on_one_gpu * gpus >= size, "every rank finds a place"
     assert "num_gpus" not in ray_._shares(ray, config(workers=size), size), "none for --device cpu"
+
+
+@pytest.mark.parametrize(("gpus", "says"), [(0, "the Ray cluster has no GPU"), (4, "all 4 GPUs .* are in use")])
+def test_a_gpu_that_the_cluster_does_not_have_is_refused(gpus: int, says: str) -> None:
+    with pytest.raises(UserError, match=f"--device cuda, but {says}; use --device cpu or auto"):
+        ray_._shares(cluster_of(2, gpus, 0), config(device="cuda"), RANKS)
+
+
+@pytest.mark.parametrize(
+    ("reported", "says"),
+    [
+        ([], "rank 1 on .* failed at step 5: it failed, and its report has not arrived"),
+        ([PeerLost("broke")], "broke"),
+        ([PeerLost("broke"), UserError("mine")], "mine"),
+    ],
+    ids=["nothing", "lost", "own"],
+)
+def test_a_failure_is_told_though_its_report_comes_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported: list[ManyhandsError], says: str
+) -> None:
+    monkeypatch.setattr(ray_, "FAILURE_GRACE_S", 0.1)
+    folder = LiveFolder(RunDir(tmp_path))
+    folder.open()
+    LiveWatch(folder, 1).at(5)
+    answers = iter([[], reported])
+    monkeypatch.setattr(ray_, "read_failures", lambda _: next(answers, reported))
+    ranks = ray_._Ranks.__new__(ray_._Ranks)
+    ranks._folder = folder
+    with pytest.raises(ManyhandsError, match=f"^{says}$"):
+        raise ranks._late_failure(1)
 
 
 @given(st.lists(st.text("ab\n", max_size=6), max_size=8))

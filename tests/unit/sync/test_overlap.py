@@ -190,3 +190,18 @@ class _Announcing:
 def _check_all_once(spy: Spy, total: int, bucket: int) -> None:
     """The buckets are cut from the end, whatever was announced: so they are the same on every rank."""
     assert spy.begun == [(max(0, stop - bucket), stop) for stop in range(total, 0, -bucket)]
+
+
+def test_what_one_step_announced_is_forgotten_in_the_next() -> None:
+    """A network may leave its last layer out in one step and use it in the next."""
+    replica = make_replica(stack)
+    announce: list[Callable[[int, int], None]] = []
+    replica.on_grad_ready = announce.append  # type: ignore[method-assign]
+    spy, strategy = Spy(replica), sync.make("overlap:bucket=30")
+    strategy.start(replica, spy.comm)
+    announce[0](0, 100)
+    strategy.step(replica, spy.comm, 0)
+    spy.begun.clear()
+    announce[0](100, 238)
+    assert spy.begun
+    assert min(start for start, _ in spy.begun) >= 100
