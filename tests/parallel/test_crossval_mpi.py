@@ -19,7 +19,7 @@ COMMAND = [sys.executable, "-m", "manyhands", "crossval"]
 
 
 def crossval(out: Path, network: str = "mlp", **options: Any) -> CrossvalRecord:
-    settings = {"folds": 5, "epochs": 2, "baseline": False, **options}
+    settings = {"folds": 5, "epochs": 2, "baseline": False, "blas_threads": 1, **options}
     return cross_validate(f"{TINY}:{network}", out=out, **settings)
 
 

@@ -1,5 +1,6 @@
 """The optimiser's part in a replica: it can be narrowed to a slice, and its state taken out and put back."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
@@ -104,12 +105,12 @@ class Update:
 
     def _kinds(self) -> tuple[list[str], dict[str, Any]]:
         """Find out, by a step of a single weight, what the optimiser keeps per weight and what once."""
-        if self._step != self.optimizer.step:
-            return [], {}  # plain SGD keeps nothing
+        if is_plain(self.optimizer):
+            return [], {}
         probe = torch.zeros(1, dtype=self._params.dtype, device=self._params.device)
         probe.grad = torch.zeros_like(probe)
         optimizer = self._factory([probe])
-        optimizer.step()
+        stepper(optimizer)()
         state = {key: value for key, value in optimizer.state.get(probe, {}).items() if value is not None}
         once = {k: v for k, v in sorted(state.items()) if not isinstance(v, Tensor) or v.dim() == 0}
         for key, value in once.items():
@@ -133,11 +134,23 @@ _leave_compiler_out()
 
 
 def stepper(optimizer: Optimizer) -> Callable[[], object]:
-    """Return what makes one step; plain SGD over one flat tensor is a single addition."""
-    (group,) = optimizer.param_groups
-    plain = ("momentum", "dampening", "weight_decay", "nesterov", "maximize")
-    if type(optimizer) is not SGD or any(group[name] for name in plain):
+    """Return what makes one step; plain SGD over one flat tensor is a single addition.
+
+    Torch's own optimisers are called without their wrappers, which import the compiler too.
+    """
+    if is_plain(optimizer):
+        (weights,) = optimizer.param_groups[0]["params"]
+        # The group is looked up anew, since loading a state replaces it.
+        return torch.no_grad()(lambda: weights.add_(weights.grad, alpha=-optimizer.param_groups[0]["lr"]))
+    hooked = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    if not type(optimizer).__module__.startswith("torch.optim.") or hooked or optimizer.defaults.get("differentiable"):
         return optimizer.step
-    (weights,) = group["params"]
-    # The group is looked up anew, since loading a state replaces it.
-    return torch.no_grad()(lambda: weights.add_(weights.grad, alpha=-optimizer.param_groups[0]["lr"]))
+    step = inspect.unwrap(type(optimizer).step)
+    return torch.no_grad()(lambda: step(optimizer))
+
+
+def is_plain(optimizer: Optimizer) -> bool:
+    """Tell whether it is SGD without anything that it would have to remember."""
+    (group,) = optimizer.param_groups
+    extras = ("momentum", "dampening", "weight_decay", "nesterov", "maximize")
+    return type(optimizer) is SGD and not any(group[name] for name in extras)

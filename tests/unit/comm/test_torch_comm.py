@@ -205,6 +205,7 @@ def test_an_abort_is_seen_by_those_who_ask(monkeypatch: pytest.MonkeyPatch) -> N
     assert not comms[1].aborted()
     comms[0].abort(3)
     assert statuses == [3]
+    comms[1]._store.wait(["aborted"])  # the word of it travels on its own
     assert comms[1].aborted()
     on_each(comms, TorchComm.close)
 

@@ -1,5 +1,7 @@
 """An optimiser narrowed to slices makes the steps of the whole one, and its state can be taken out and put back."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -237,3 +239,20 @@ def test_moments_of_another_optimiser_are_not_taken_for_its_own() -> None:
     update.apply()
     with pytest.raises((UserError, AssertionError)):
         update.set_moments(Moments(torch.zeros(2, WEIGHTS), torch.zeros(1, dtype=torch.float64)))
+
+
+def test_no_optimiser_of_ours_imports_the_compiler() -> None:
+    """It takes as long to import as torch itself, on every rank."""
+    code = (
+        "import sys, torch\n"
+        "from manyhands.replica.update import Update\n"
+        "from manyhands.tasks.base import OPTIMIZERS\n"
+        "for make in OPTIMIZERS.values():\n"
+        "    update = Update(torch.ones(8), torch.ones(8), 8, lambda params: make(params, 0.1))\n"
+        "    update.apply()\n"
+        "    update.narrow(0, 4)\n"
+        "    update.apply()\n"
+        "print('torch._dynamo' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "False"
