@@ -85,8 +85,13 @@ class Ready(NamedTuple):
 
 def preflight(config: RunConfig, task: Task | None = None) -> Ready:
     """Find every bad request before any worker starts; return the data, and a replica that has tried a step."""
+    launch.make(config.engine).check(config)
+    return try_step(config, task)
+
+
+def try_step(config: RunConfig, task: Task | None = None) -> Ready:
+    """Find what is wrong with the data or the model for so many workers, whatever processes were started."""
     launcher, task = launch.make(config.engine), task or tasks.load(config.task)
-    launcher.check(config)
     strategy = sync.make(config.sync)
     check_features(strategy, launcher.features, config.engine)
     check(strategy.exact or not config.exact, f"--exact needs an exact sync, and '{config.sync}' is not one")

@@ -49,6 +49,27 @@ def test_under_the_users_own_mpiexec(tmp_path: Path) -> None:
     assert bits(record) == bits(crossval(tmp_path, folds=3))
 
 
+NORM = """
+from torch import nn
+from manyhands import Task
+
+task = Task(
+    model=lambda data: nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)),
+    data="synthetic:samples=90,features=12,classes=3,test=23,seed=5",
+    batch_size=2,
+)
+"""
+
+
+def test_a_worker_alone_is_not_held_to_what_many_could_not_share(tmp_path: Path) -> None:
+    """Two workers would have one row each of a batch of two, but each has whole folds."""
+    (tmp_path / "own.py").write_text(NORM)
+    command = [*find_mpiexec(), "-n", "2", *COMMAND, "own.py:task", "--folds", "3", "--steps", "4", "--json"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert found.returncode == 0, found.stderr
+    assert len(json.loads(found.stdout)["folds"]) == 3
+
+
 def test_ctrl_c_leaves_no_worker(tmp_path: Path) -> None:
     options = ["--folds", "4", "--epochs", "100000", "--engine", "mpi", "--workers", "2"]
     process = subprocess.Popen([*COMMAND, f"{TINY}:mlp", *options], cwd=tmp_path, stderr=subprocess.PIPE, text=True)

@@ -16,6 +16,7 @@ from torch import nn
 
 import manyhands
 from manyhands import tasks
+from manyhands.comm import Comm
 from manyhands.config import RunConfig
 from manyhands.crossval import CrossvalRecord, cross_validate, tabulate
 from manyhands.crossval import run as crossval_run
@@ -25,6 +26,8 @@ from manyhands.data import Dataset, Split
 from manyhands.errors import Diverged, RankFailed, UserError
 from manyhands.record import Pulse
 from manyhands.tasks.setup import load_data
+from manyhands.training import Job, train_rank
+from manyhands.watch import Watch
 
 TINY = Path(__file__).parents[1] / "conformance" / "tiny.py"
 NETWORKS = ["mlp", "sigmoid", "adam", "dropout", "conv", "batchnorm"]
@@ -137,6 +140,18 @@ def test_more_workers_than_folds_share_each_fold(crossval: Crossval, workers: in
 def test_more_workers_than_folds_give_the_same_bits_with_exact(crossval: Crossval) -> None:
     alone = crossval("dropout", exact=True, epochs=1)
     assert bits(crossval("dropout", exact=True, epochs=1, engine="threads", workers=7)) == bits(alone)
+
+
+def test_a_worker_trains_its_folds_on_its_own_device(crossval: Crossval, monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[tuple[str, int | None]] = []
+
+    def noted(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
+        places.append((job.run.path.name, job.place))
+        return train_rank(comm, job, watch)
+
+    monkeypatch.setattr("manyhands.crossval.worker.train_rank", noted)
+    crossval(engine="threads", workers=3, stacked=False, steps=1)
+    assert sorted(places) == [(f"node-0-fold-0{i}", i) for i in range(3)]
 
 
 @pytest.fixture

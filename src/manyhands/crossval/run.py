@@ -22,7 +22,7 @@ from manyhands.replica import Replica
 from manyhands.replica.fused import FusedReplica
 from manyhands.replica.traits import traits_of
 from manyhands.request import resolve
-from manyhands.run import ignore, preflight
+from manyhands.run import ignore, try_step
 from manyhands.tasks import Task
 from manyhands.tasks.load import check_not_importing, name_of
 from manyhands.tasks.setup import load_data
@@ -200,11 +200,11 @@ def _preflight(config: RunConfig, ask: Ask, task: Task, data: Dataset) -> Replic
 
 def _try_folds(config: RunConfig, ask: Ask, task: Task, data: Dataset) -> Replica:
     """Try a step of one fold of each size, as `train` would before it starts."""
-    size = config.workers if outer_world() else Sharing(ask.num_units, config.workers).largest_group
+    size = Sharing(ask.num_units, config.workers).largest_group
     probe = alone_or_together(config, size).model_copy(update={"data": "", "image_size": 0, "replicate": 1})
     sizes = {len(unit.train): unit for unit in units_of(assign(data.train, ask, config.seed), ask)}
     for unit in sizes.values():
-        replica = preflight(probe, replace(task, data=partial(unit.of, data))).replica
+        replica = try_step(probe, replace(task, data=partial(unit.of, data))).replica
     x, _ = data.train.batch(slice(0, min(2, len(data.train))), replica.params.dtype)
     check(
         config.engine != "threads" or not traits_of(replica.module, x.to(replica.params.device)).global_random,
