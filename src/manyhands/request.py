@@ -102,7 +102,7 @@ def _with_extras(values: dict[str, Any], task: Task, *, own_batch: bool) -> RunC
     per_worker, scaling = values.pop("batch_per_worker", None), values.pop("lr_scaling", "none")
     if per_worker is not None:
         check(not own_batch, "give --batch-size or --batch-per-worker, not both")
-        check(per_worker >= 1, f"batch-per-worker must be at least 1, got {per_worker}")
+        check(isinstance(per_worker, int) and per_worker >= 1, f"batch-per-worker must be at least 1, got {per_worker}")
         values["batch_size"] = per_worker * make_config({**values, "exact": False}).size
     config = make_config(values)
     factor = _lr_factor(scaling, config, task)

@@ -21,7 +21,7 @@ from manyhands.request import newest_to_resume, resolve, resume_config
 from manyhands.sync.base import check_features
 from manyhands.tasks import Task
 from manyhands.tasks.load import TaskFileFailed, check_not_importing, name_of
-from manyhands.tasks.setup import device_of, load_data, make_replica
+from manyhands.tasks.setup import load_data, make_replica, trial_device
 from manyhands.training import Job, train_rank
 
 
@@ -95,7 +95,7 @@ def try_step(config: RunConfig, task: Task | None = None) -> Ready:
     strategy = sync.make(config.sync)
     check_features(strategy, launcher.features, config.engine)
     check(strategy.exact or not config.exact, f"--exact needs an exact sync, and '{config.sync}' is not one")
-    device = device_of(config, 0)
+    device = trial_device(config)
     started = time.perf_counter()
     data = load_data(task, config, scan=launcher.leads)
     read_s = time.perf_counter() - started

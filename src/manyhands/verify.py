@@ -17,7 +17,7 @@ from manyhands.record import RunDir, RunRecord
 from manyhands.replica.traits import traits_of
 from manyhands.run import execute, ignore, preflight
 from manyhands.tasks import Task
-from manyhands.tasks.setup import device_of, load_data, make_replica
+from manyhands.tasks.setup import load_data, make_replica, trial_device
 
 TOLERANCE = 1e-3
 """Largest share of what training has changed by which round-off may part two runs; real causes give far more."""
@@ -103,7 +103,7 @@ def likely_cause(config: RunConfig, first: int, differences: list[Difference]) -
     """Name what most likely parted the runs, from the network, the strategy and the step at which they parted."""
     task = tasks.load(config.task)
     data = load_data(task, config)
-    replica = make_replica(task, config, data, device_of(config, 0))
+    replica = make_replica(task, config, data, trial_device(config))
     sample, _ = data.train.batch(slice(0, min(2, len(data.train))), replica.params.dtype)
     traits = traits_of(replica.module, sample.to(replica.params.device))
     if not sync.make(config.sync).exact:
@@ -149,7 +149,7 @@ def _run(config: RunConfig, task: Task, out: Path, observe: Observer) -> tuple[R
 
 def _initial_weights(config: RunConfig) -> Floats:
     task = tasks.load(config.task)
-    replica = make_replica(task, config, load_data(task, config), device_of(config, 0))
+    replica = make_replica(task, config, load_data(task, config), trial_device(config))
     weights: Floats = replica.params.detach().cpu().numpy()
     return weights
 

@@ -12,13 +12,13 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from manyhands import launch
-from manyhands.cli.options import CONFIG_OPTION, EXTRA, JSON_OPTION, OUT_OPTION, config_options, with_config_file
+from manyhands.cli.options import CONFIG_OPTION, JSON_OPTION, OUT_OPTION, config_options, with_config_file
 from manyhands.cli.show import people, print_json, results
-from manyhands.config import RunConfig, read_toml
+from manyhands.config import read_toml
 from manyhands.crossval import CrossvalRecord, CrossvalTable, cross_validate, tabulate
 from manyhands.crossval.options import Options, make_options
 from manyhands.crossval.run import FOLDS, ObserverOf
-from manyhands.errors import check, unknown
+from manyhands.errors import check
 from manyhands.launch.base import Observer
 from manyhands.record import Pulse
 from manyhands.run import ignore
@@ -98,11 +98,8 @@ def crossval(
 
 def _with_file(config: Path | None, given: dict[str, Any], options: dict[str, Any]) -> tuple[Options, dict[str, Any]]:
     """Put a file's settings under what was given; return crossval's own apart from those of every run."""
-    settings = with_config_file(config, {})
+    settings = with_config_file(config, {}, Options.model_fields)
     own = {name: settings.pop(name) for name in Options.model_fields if name in settings}
-    for name in settings:
-        if name not in RunConfig.model_fields and name not in EXTRA:
-            unknown("setting", name, (*Options.model_fields, *RunConfig.model_fields, *EXTRA))
     settings.pop("eval_every", None)  # every run's file has it
     own |= {name: value for name, value in given.items() if value is not None}
     return make_options(own), {**settings, **options}

@@ -2,13 +2,14 @@
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from manyhands.config import RunConfig, read_toml
+from manyhands.errors import unknown
 
 EXTRA: dict[str, tuple[type, str]] = {
     "batch_per_worker": (int, "Batch size of each worker; the global batch grows with the workers."),
@@ -44,10 +45,14 @@ def config_options(command: Callable[..., None]) -> Callable[..., None]:
     return wrapper
 
 
-def with_config_file(config: Path | None, options: dict[str, Any]) -> dict[str, Any]:
-    """Put a file's settings under the options given; its task is left to the caller."""
+def with_config_file(config: Path | None, options: dict[str, Any], own: Iterable[str] = ()) -> dict[str, Any]:
+    """Put a file's settings, and a command's `own`, under the options given; its task is left to the caller."""
     settings = read_toml(config) if config else {}
     settings.pop("task", None)
+    allowed = (*own, *RunConfig.model_fields, *EXTRA)
+    for name in settings:
+        if name not in allowed:
+            unknown("setting", name, allowed)
     return {**settings, **options}
 
 

@@ -33,6 +33,13 @@ def device_of(config: RunConfig, rank: int) -> torch.device:
     return torch.device("cuda", rank % torch.cuda.device_count())
 
 
+def trial_device(config: RunConfig) -> torch.device:
+    """Return where this process may try a step: as rank 0, or on the CPU where only a Ray elsewhere has GPUs."""
+    if config.engine == "ray" and not torch.cuda.is_available():
+        return torch.device("cpu")
+    return device_of(config, 0)
+
+
 def load_data(task: Task, config: RunConfig, *, scan: bool = False) -> Dataset:
     """Load the config's data, or the task's own; `scan` looks for a NaN in all of it."""
     source = config.data or task.data
