@@ -54,7 +54,7 @@ CONTENDERS = {
     "stack-1": Contender("one stack, one core", 1, parts=1),
     "halves": Contender("two stacks, each on its core", 1, parts=2),
 }
-PAIRS = [("stack", "turn"), ("vmap", "turn"), ("halves", "turn"), ("stack-1", "turn-1"), ("halves", "turn-1")]
+PAIRS = [("halves", "turn"), ("stack", "turn"), ("vmap", "turn"), ("stack-1", "turn-1"), ("halves", "turn-1")]
 """Ours against the other; the first pair has the target."""
 
 

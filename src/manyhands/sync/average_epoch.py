@@ -1,29 +1,22 @@
 """Average per epoch: workers step by themselves; the weights are averaged after each epoch (papers 001 and 004)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 from manyhands.comm import Comm
 from manyhands.replica import Replica
-from manyhands.sync.base import Sync, apply_alone, mean_
+from manyhands.sync.base import AveragedSync, apply_alone, mean_
 
 
 @final
 @dataclass(kw_only=True, slots=True)
-class AverageEpoch(Sync):
+class AverageEpoch(AveragedSync):
     """Let every worker step by itself, and average the weights at the end of each epoch."""
-
-    exact: ClassVar[bool] = False
-    apart: ClassVar[bool] = True
 
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
         """Step alone."""
         apply_alone(replica, comm)
 
     def end_epoch(self, replica: Replica, comm: Comm) -> None:
-        """Average."""
-        mean_(comm, replica.params)
-
-    def settle(self, replica: Replica, comm: Comm) -> None:
         """Average."""
         mean_(comm, replica.params)

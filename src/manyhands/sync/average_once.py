@@ -5,22 +5,16 @@ from typing import ClassVar, final
 
 from manyhands.comm import Comm
 from manyhands.replica import Replica
-from manyhands.sync.base import Sync, apply_alone, mean_
+from manyhands.sync.base import AveragedSync, apply_alone
 
 
 @final
 @dataclass(kw_only=True, slots=True)
-class AverageOnce(Sync):
+class AverageOnce(AveragedSync):
     """Train alone from shared initial weights, each worker on its own split, and average at the very end."""
 
-    exact: ClassVar[bool] = False
-    apart: ClassVar[bool] = True
     own_split: ClassVar[bool] = True
 
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
         """Step alone."""
         apply_alone(replica, comm)
-
-    def settle(self, replica: Replica, comm: Comm) -> None:
-        """Average."""
-        mean_(comm, replica.params)

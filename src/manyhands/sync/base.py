@@ -87,6 +87,18 @@ class Sync(ABC):
         return {}
 
 
+@dataclass(kw_only=True, slots=True)
+class AveragedSync(Sync, ABC):
+    """A strategy whose workers step by themselves; the mean of their weights is the run's answer."""
+
+    exact: ClassVar[bool] = False
+    apart: ClassVar[bool] = True
+
+    def settle(self, replica: Replica, comm: Comm) -> None:
+        """Average."""
+        mean_(comm, replica.params)
+
+
 @contextmanager
 def settled(sync: Sync, replica: Replica, comm: Comm) -> Iterator[None]:
     """Let every worker have the weights that the run would end with now, and take them back afterwards."""

@@ -8,17 +8,15 @@ from torch import Tensor
 
 from manyhands.comm import Comm
 from manyhands.replica import Replica
-from manyhands.sync.base import Sync, apply_alone, mean_
+from manyhands.sync.base import AveragedSync, apply_alone
 
 
 @final
 @dataclass(kw_only=True, slots=True)
-class Gossip(Sync):
+class Gossip(AveragedSync):
     """Step alone, then take the mean of the own weights and those of both neighbours on a ring."""
 
-    exact: ClassVar[bool] = False
     requires: ClassVar[frozenset[str]] = frozenset({"p2p"})
-    apart: ClassVar[bool] = True
 
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
         """Step alone, then mix: what a worker gives away it gets back elsewhere, so the mean over all is kept."""
@@ -32,10 +30,6 @@ class Gossip(Sync):
         for other in neighbours:
             replica.params.add_(other)
         replica.params.div_(1 + len(neighbours))
-
-    def settle(self, replica: Replica, comm: Comm) -> None:
-        """Take the mean over all."""
-        mean_(comm, replica.params)
 
 
 def _shift(t: Tensor, comm: Comm, to: int, source: int) -> Tensor:

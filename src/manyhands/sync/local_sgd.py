@@ -1,21 +1,18 @@
 """Local SGD: several private steps, then the mean of the weights (Stich 2019; papers 001 and 004)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 from manyhands.comm import Comm
 from manyhands.errors import check
 from manyhands.replica import Replica
-from manyhands.sync.base import Sync, apply_alone, mean_
+from manyhands.sync.base import AveragedSync, apply_alone, mean_
 
 
 @final
 @dataclass(kw_only=True, slots=True)
-class LocalSGD(Sync):
+class LocalSGD(AveragedSync):
     """Let every worker step by itself, and average the weights every `period` steps."""
-
-    exact: ClassVar[bool] = False
-    apart: ClassVar[bool] = True
 
     period: int = 8
     """Steps between two averagings."""
@@ -28,7 +25,3 @@ class LocalSGD(Sync):
         apply_alone(replica, comm)
         if (i + 1) % self.period == 0:
             mean_(comm, replica.params)
-
-    def settle(self, replica: Replica, comm: Comm) -> None:
-        """Average."""
-        mean_(comm, replica.params)
