@@ -6,6 +6,7 @@ The table goes to stderr, the raw records to OUT/<date>/. The README beside this
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -44,6 +45,8 @@ class Contender:
     parts: int = 0
     """Stacks to share the folds out to, each in a thread of its own; 0 to train fold after fold."""
     fuse: bool = True
+    most: int = FOLDS
+    """Models in a stack at the most; a thread trains its stacks one after the other."""
 
 
 CONTENDERS = {
@@ -52,9 +55,17 @@ CONTENDERS = {
     "vmap": Contender("one stack by vmap, all cores", 0, parts=1, fuse=False),
     "turn-1": Contender("fold after fold, one core", 1),
     "stack-1": Contender("one stack, one core", 1, parts=1),
+    "ours": Contender("as crossval does", 1, parts=2, most=2),
     "halves": Contender("two stacks, each on its core", 1, parts=2),
 }
-PAIRS = [("halves", "turn"), ("stack", "turn"), ("vmap", "turn"), ("stack-1", "turn-1"), ("halves", "turn-1")]
+PAIRS = [
+    ("ours", "turn"),
+    ("halves", "turn"),
+    ("stack", "turn"),
+    ("vmap", "turn"),
+    ("stack-1", "turn-1"),
+    ("halves", "turn-1"),
+]
 """Ours against the other; the first pair has the target."""
 
 
@@ -108,17 +119,18 @@ def in_turn(problem: Problem, epochs: int) -> tuple[list[float], Callable[[], No
     return losses, train
 
 
-def stacked(problem: Problem, epochs: int, parts: int, fuse: bool) -> tuple[list[float], Callable[[], None]]:
+def stacked(problem: Problem, epochs: int, contender: Contender) -> tuple[list[float], Callable[[], None]]:
     """Return what trains the folds as one stack, or as several in threads, and the list their last losses go to."""
-    folds = [range(*cut(FOLDS, parts, i)) for i in range(parts)]
-    stacks: list[Stack] = []
-    for group in folds:
+    shares = [range(*cut(FOLDS, contender.parts, i)) for i in range(contender.parts)]
+    folds = [[share[i : i + contender.most] for i in range(0, len(share), contender.most)] for share in shares]
+    stacks: dict[range, Stack] = {}
+    for group in itertools.chain.from_iterable(folds):
         made = stack(
             [problem.module(i) for i in group],
-            problem.sample, "cross-entropy", optimizer, device=CPU, dtype=DTYPE, fuse=fuse,
+            problem.sample, "cross-entropy", optimizer, device=CPU, dtype=DTYPE, fuse=contender.fuse,
         )  # fmt: skip
         assert made is not None
-        stacks.append(made)
+        stacks[group] = made
     losses: list[float] = [0.0] * FOLDS
 
     def train_one(group: range, models: Stack) -> None:
@@ -133,10 +145,14 @@ def stacked(problem: Problem, epochs: int, parts: int, fuse: bool) -> tuple[list
                 models.apply()
         losses[group.start : group.stop] = last.tolist()
 
+    def train_share(groups: list[range]) -> None:
+        for group in groups:
+            train_one(group, stacks[group])
+
     def train() -> None:
-        if parts == 1:
-            return train_one(folds[0], stacks[0])
-        threads = [threading.Thread(target=train_one, args=pair) for pair in zip(folds, stacks, strict=True)]
+        if len(folds) == 1:
+            return train_share(folds[0])
+        threads = [threading.Thread(target=train_share, args=(groups,)) for groups in folds]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -154,7 +170,7 @@ def run_here(name: str, epochs: int) -> dict[str, Any]:
 
     def make(epochs: int) -> tuple[list[float], Callable[[], None]]:
         if contender.parts:
-            return stacked(problem, epochs, contender.parts, contender.fuse)
+            return stacked(problem, epochs, contender)
         return in_turn(problem, epochs)
 
     make(1)[1]()  # warm-up: torch's lazy imports, thread pools, buffers

@@ -1,11 +1,14 @@
 """The watch of a worker that trains several models: one bar for all of its steps."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import final
+from typing import TypeVar, final
 
 from manyhands.record import Pulse
 from manyhands.watch import Watch
+
+T = TypeVar("T")
 
 
 @final
@@ -36,6 +39,49 @@ class ModelsWatch:
             left_s = (time.perf_counter() - self._since) / max(1, done) * (self._steps - done)
             self._inner.pulse(pulse.model_copy(update={"step": done, "steps": self._steps, "eta_s": left_s}))
 
+    def parts(self, count: int) -> "list[StackWatch]":
+        """Return a watch for each of so many stacks that are trained side by side."""
+        done = [0] * count
+        return [StackWatch(self, done, i) for i in range(count)]
+
+    def guarded(self, work: Callable[[int], T]) -> Callable[[int], T]:
+        """Return the work of a thread that lets the other threads end when it fails."""
+
+        def run(thread: int) -> T:
+            try:
+                return work(thread)
+            except BaseException:
+                self.stopped = True
+                raise
+
+        return run
+
     def passed(self, steps: int) -> None:
         """Go on to the next model."""
+        self._before += steps
+
+
+@final
+class StackWatch:
+    """Shows the steps of one thread's stacks together with those that the others have made."""
+
+    def __init__(self, models: ModelsWatch, done: list[int], place: int) -> None:
+        self._models, self._done, self._place = models, done, place
+        self._before = 0
+
+    def at(self, step: int) -> None:
+        """Note the step."""
+        self._models.at(step)
+
+    def stop_asked(self) -> bool:
+        """Tell whether it is all to end."""
+        return self._models.stop_asked()
+
+    def pulse(self, pulse: Pulse) -> None:
+        """Show what all threads have done."""
+        self._done[self._place] = self._before + pulse.step
+        self._models.pulse(pulse.model_copy(update={"step": sum(self._done)}))
+
+    def passed(self, steps: int) -> None:
+        """Go on to the next stack."""
         self._before += steps

@@ -1,6 +1,7 @@
 """Train the folds of a worker as one batched model: the same scores as one after the other, to round-off."""
 
 import math
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,19 +12,23 @@ from torch import Tensor, nn
 
 from manyhands.comm.self_ import SelfComm
 from manyhands.config import RunConfig
-from manyhands.crossval.progress import ModelsWatch
+from manyhands.crossval.progress import StackWatch
 from manyhands.crossval.units import Unit
 from manyhands.data import Dataset, Split
 from manyhands.errors import Diverged
 from manyhands.evaluate import evaluate
 from manyhands.plan import Plan
 from manyhands.record import Pulse
+from manyhands.replica import Replica
+from manyhands.replica.fused import FusedReplica
 from manyhands.replica.random import mix_key
 from manyhands.replica.stacked import FusedStack, Stack, stack
 from manyhands.tasks import Task
 from manyhands.tasks.setup import loss_of, seeded
 
 INTERVAL_S = 0.25
+CACHE_BYTES = 4 << 20
+"""What the weights and gradients of a stack may take on a CPU: more would be fetched from memory in every step."""
 
 
 class Trained(NamedTuple):
@@ -49,21 +54,29 @@ def plans_of(units: Sequence[Unit], config: RunConfig, train: Split) -> list[Pla
     return [Plan(config, train.rows(unit.train), 0, 1) for unit in units]
 
 
+def most_in_a_stack(replica: Replica) -> int:
+    """Return how many such models may be stacked: on a CPU, as many as stay in a core's cache.
+
+    Only stacks of Linear layers are cut by that: to the bits of other networks it matters who is stacked with them.
+    """
+    cut_by_cache = isinstance(replica, FusedReplica) and not replica.params.is_cuda
+    return max(1, CACHE_BYTES // (replica.params.nbytes + replica.grads.nbytes)) if cut_by_cache else sys.maxsize
+
+
 def train_stacked(
     units: Sequence[Unit],
     task: Task,
     config: RunConfig,
     data: Dataset,
     device: torch.device,
-    watch: ModelsWatch,
+    watch: StackWatch,
     *,
     longest: int,
-    shown_as: int,
 ) -> list[Trained] | None:
     """Train models that make as many steps per epoch; None where the network must be trained in turn.
 
     All are padded to the `longest` that makes so many steps, here or on another worker: the number of rows in a
-    product decides its last bits. Progress is shown as that of `shown_as` models; of none, it is not shown.
+    product decides its last bits.
     """
     plans = plans_of(units, config, data.train)
     assert len({plan.steps_per_epoch for plan in plans}) == 1, "stacked models step together"
@@ -73,7 +86,7 @@ def train_stacked(
     width = longest if config.batch_size == "full" else min(config.batch_size, longest)
     if 0 < config.micro_batch < width and not isinstance(models, FusedStack):
         return None  # random layers draw by the row's place in the batch, which a stack takes whole
-    steps = _train(models, plans, units, config, data, watch, longest=longest, width=width, shown_as=shown_as)
+    steps = _train(models, plans, units, config, data, watch, longest=longest, width=width)
     loss = loss_of(task)
     trained = []
     for i, unit in enumerate(units):
@@ -107,11 +120,10 @@ def _train(
     units: Sequence[Unit],
     config: RunConfig,
     data: Dataset,
-    watch: ModelsWatch,
+    watch: StackWatch,
     *,
     longest: int,
     width: int,
-    shown_as: int,
 ) -> int:
     """Make all steps, or those until the user wants to stop; return how many."""
     plan, rows = plans[0], replace(data.train, copies=1)
@@ -130,8 +142,7 @@ def _train(
             if now - beat > INTERVAL_S or plan.ends_epoch(step):
                 beat = now
                 mean = _agree(losses, units, step)
-                if shown_as:
-                    watch.pulse(_pulse(plan, step + 1, mean, now - begun, shown_as))
+                watch.pulse(_pulse(plan, step + 1, mean, now - begun, len(units)))
                 if watch.stop_asked():
                     return step + 1
     return plan.steps

@@ -19,7 +19,7 @@ from manyhands.comm.self_ import SelfComm
 from manyhands.config import RunConfig
 from manyhands.crossval.progress import ModelsWatch
 from manyhands.crossval.record import FoldScore, HoldOut
-from manyhands.crossval.stacked import Trained, plans_of, train_stacked
+from manyhands.crossval.stacked import Trained, most_in_a_stack, plans_of, train_stacked
 from manyhands.crossval.units import Ask, Sharing, Unit, read_places, units_of
 from manyhands.data import Dataset
 from manyhands.data.order import cut
@@ -45,14 +45,14 @@ def crossval_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     units = units_of(read_places(job.run.path / PLACES), ask)
     sharing = Sharing(len(units), comm.size)
 
-    make_replica(task, job.config, data, device)  # the first optimiser of a process loads libraries for seconds
+    most = most_in_a_stack(make_replica(task, job.config, data, device))
     comm.barrier()
     started = time.perf_counter()
     mine = [units[i] for i in sharing.mine(comm.rank)]
     group = comm.split(sharing.group(comm.rank)) if sharing.in_groups else SelfComm()
     config = alone_or_together(job.config, group.size)
     longest = _longest_of(plans_of(units, config, data.train))
-    folds = _Folds(task, config, data, device, comm.rank, job.run, group, ask.threads, longest)
+    folds = _Folds(task, config, data, device, comm.rank, job.run, group, ask.threads, most, longest)
     steps = sum(plan.steps for plan in plans_of(mine, config, data.train))
     stacked = ask.stacked and not sharing.in_groups
     alarm = job.run.path / "failed"
@@ -95,6 +95,7 @@ class _Folds:
     run: RunDir
     group: Comm
     threads: int
+    most_stacked: int
     longest: dict[int, int]
     """The most training samples of any fold that makes so many steps per epoch."""
 
@@ -126,23 +127,25 @@ class _Folds:
         return found
 
     def _train_stacks(self, units: Sequence[Unit], watch: ModelsWatch, longest: int) -> list[Trained] | None:
-        """Train as many stacks side by side as there are threads; a model's bits are the same in any of them."""
-        parts = min(self.threads, len(units))
+        """Share them out to threads, and in each train stack after stack; a model's bits are the same in any."""
+        threads = min(self.threads, len(units))
+        watches = watch.parts(threads)
 
-        def train(part: int) -> list[Trained] | None:
-            own, shown_as = units[slice(*cut(len(units), parts, part))], len(units) if part == 0 else 0
-            try:
-                fixed = (self.task, self.config, self.data, self.device)
-                return train_stacked(own, *fixed, watch, longest=longest, shown_as=shown_as)
-            except BaseException:
-                watch.stopped = True  # so that the other threads end too
-                raise
+        def train(thread: int) -> list[Trained] | None:
+            share, trained = units[slice(*cut(len(units), threads, thread))], list[Trained]()
+            stacks = -(-len(share) // self.most_stacked)
+            fixed = (self.task, self.config, self.data, self.device, watches[thread])
+            for i in range(stacks):
+                found = train_stacked(share[slice(*cut(len(share), stacks, i))], *fixed, longest=longest)
+                if found is None:
+                    return None
+                trained += found
+                watches[thread].passed(sum(model.steps for model in found))
+            return trained
 
-        if parts == 1:
-            return train(0)
-        with ThreadPoolExecutor(parts) as pool:
-            found = list(pool.map(train, range(parts)))
-        return None if any(part is None for part in found) else [model for part in found for model in part or ()]
+        with ThreadPoolExecutor(threads) as pool:
+            parts = list(pool.map(watch.guarded(train), range(threads)))
+        return None if any(part is None for part in parts) else [model for part in parts for model in part or ()]
 
     def _in_turn(self, units: Sequence[Unit], watch: ModelsWatch) -> Iterator[tuple[Unit, FoldScore]]:
         for unit in units:
