@@ -64,7 +64,7 @@ PAIRS = [
     ("stack", "turn"),
     ("vmap", "turn"),
     ("stack-1", "turn-1"),
-    ("halves", "turn-1"),
+    ("ours", "turn-1"),
 ]
 """Ours against the other; the first pair has the target."""
 
