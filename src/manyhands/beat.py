@@ -7,7 +7,7 @@ sends and receives point to point counts as one such call.
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
@@ -19,11 +19,18 @@ from manyhands.comm.traced import TracedComm
 from manyhands.errors import Diverged
 
 
-@dataclass
+WARM_UP = 5
+"""Steps before a run counts as steady: caches, thread pools and buffers are made in the first few."""
+
+
+@dataclass(kw_only=True)
 class TimeSplit:
     """Where the time of the steps went, on this rank."""
 
+    steps: int = 0
     train_s: float = 0.0
+    shared_s: float = 0.0
+    """Forward and backward, which the workers share out."""
     comm_s: float = 0.0
     wait_s: float = 0.0
 
@@ -31,6 +38,15 @@ class TimeSplit:
     def compute_s(self) -> float:
         """What is neither exchange nor waiting."""
         return max(0.0, self.train_s - self.comm_s - self.wait_s)
+
+    @property
+    def serial_s(self) -> float:
+        """Of that, what every worker repeats."""
+        return max(0.0, self.compute_s - self.shared_s)
+
+    def since(self, earlier: "TimeSplit") -> "TimeSplit":
+        """Return what came after an earlier moment."""
+        return TimeSplit(**{name: value - getattr(earlier, name) for name, value in vars(self).items()})
 
 
 @final
@@ -45,8 +61,11 @@ class Beat:
     interval_s: float = 0.25
     """Time between two beats."""
     split: TimeSplit = field(default_factory=TimeSplit)
+    warm: TimeSplit | None = None
+    """The split at the first beat after the warm-up."""
     step_s: list[float] = field(default_factory=list)
     _losses: list[Tensor] = field(default_factory=list)
+    _shared_s: float = 0.0
     _interval: int = 1
     _since: float = 0.0
 
@@ -54,9 +73,16 @@ class Beat:
         """Start the clock, before the first step and after every pause."""
         self._since = time.perf_counter()
 
-    def add(self, loss: Tensor, seconds: float) -> bool:
-        """Note a step; return whether the beat is due."""
+    @property
+    def steady(self) -> TimeSplit:
+        """What came after the warm-up; all of it, where nothing did."""
+        late = self.split.since(self.warm or TimeSplit())
+        return late if late.steps else self.split
+
+    def add(self, loss: Tensor, seconds: float, shared_s: float) -> bool:
+        """Note a step, and how long its forward and backward pass took; return whether the beat is due."""
         self._losses.append(loss)
+        self._shared_s += shared_s
         self.step_s.append(seconds)
         self.traced.collective_s.append(self.traced.p2p_s)
         self.traced.p2p_s = 0.0
@@ -95,11 +121,18 @@ class Beat:
         """Share out the time since the last beat; the beat itself carries next to nothing, so it is waiting."""
         now = time.perf_counter()
         window, self._since = now - self._since, now
+        self.split.steps += count
         self.split.train_s += window
         if self.comm.size > 1 or self.traced.size > 1:
             cheapest = float(calls.min(0).values.sum())
             self.split.comm_s += cheapest
             self.split.wait_s += float(calls[self.comm.rank].sum()) - cheapest + met_s
         self.traced.collective_s.clear()
-        if self._losses and self._losses[0].is_cuda:  # kernels are queued: only the whole window is a real time
+        queued = bool(self._losses) and self._losses[0].is_cuda
+        # Kernels are queued: what a pass of them took shows later, and only the whole window is a real time.
+        self.split.shared_s = self.split.compute_s if queued else self.split.shared_s + self._shared_s
+        self._shared_s = 0.0
+        if self.warm is None and self.split.steps >= WARM_UP:
+            self.warm = replace(self.split)
+        if queued:
             self.step_s[-count:] = [window / count] * count

@@ -18,7 +18,7 @@ from manyhands.comm import Comm
 from manyhands.comm.traced import TracedComm
 from manyhands.config import RunConfig
 from manyhands.journal import Journal
-from manyhands.record import Quantiles, RankRecord, RunDir, RunRecord, write_atomically
+from manyhands.record import Quantiles, RankRecord, RunDir, RunRecord, Steady, write_atomically
 from manyhands.replica import Replica
 from manyhands.sync import Sync
 
@@ -40,6 +40,7 @@ def summarise(
 ) -> dict[str, Any]:
     """Gather every rank's times; let rank 0 store the record and the weights; return the record."""
     ranks, sent = gather_ranks(comm, journal.beat.split, traced, strategy, config.size)
+    steady = gather_steady(comm, journal.beat.steady, config.size)
     at_work = ranks[: config.size]
     milliseconds = np.array(journal.beat.step_s or [0.0]) * 1e3
     train_s = journal.beat.split.train_s
@@ -65,6 +66,7 @@ def summarise(
         samples_per_s=journal.samples() / train_s if train_s else 0.0,
         epoch_s=journal.epoch_s,
         step_ms=Quantiles(median=float(np.median(milliseconds)), p90=float(np.quantile(milliseconds, 0.9))),
+        steady=steady,
         compute_s=sum(r.compute_s for r in at_work) / len(at_work),
         comm_s=sum(r.comm_s for r in at_work) / len(at_work),
         wait_s=sum(r.wait_s for r in at_work) / len(at_work),
@@ -97,8 +99,8 @@ def gather_ranks(
 ) -> tuple[list[RankRecord], list[int]]:
     """Return every rank's times, servers included, and the sums of bytes sent and messages."""
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    own = torch.tensor([split.compute_s, split.comm_s, split.wait_s, float(rss)], dtype=torch.float64)
-    rows = comm.all_gather(own).tolist()
+    own = [split.compute_s, split.serial_s, split.comm_s, split.wait_s, float(rss)]
+    rows = comm.all_gather(torch.tensor(own, dtype=torch.float64)).tolist()
     hosts = _gather_texts(comm, socket.gethostname())
     notes = _gather_texts(comm, json.dumps(strategy.notes()))
     sent = torch.tensor([traced.bytes_sent, traced.messages], dtype=torch.int64)
@@ -109,14 +111,24 @@ def gather_ranks(
             role="worker" if rank < workers else "server",
             host=hosts[rank],
             compute_s=row[0],
-            comm_s=row[1],
-            wait_s=row[2],
-            max_rss_bytes=int(row[3]),
+            serial_s=row[1],
+            comm_s=row[2],
+            wait_s=row[3],
+            max_rss_bytes=int(row[4]),
             notes=json.loads(notes[rank]),
         )
         for rank, row in enumerate(rows)
     ]
     return ranks, sent.tolist()
+
+
+def gather_steady(comm: Comm, split: TimeSplit, workers: int) -> Steady:
+    """Return the mean over the workers of a step of the warmed-up run; servers take part with anything."""
+    own = [split.compute_s - split.serial_s, split.serial_s, split.comm_s, split.wait_s]
+    rows = comm.all_gather(torch.tensor(own, dtype=torch.float64) * 1e3 / max(1, split.steps))
+    parts = rows[:workers].mean(0).tolist()
+    names = ("compute_ms", "serial_ms", "comm_ms", "wait_ms")
+    return Steady(steps=split.steps, step_ms=sum(parts), **dict(zip(names, parts, strict=True)))
 
 
 def _gather_texts(comm: Comm, text: str) -> list[str]:

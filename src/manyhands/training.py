@@ -19,7 +19,7 @@ from manyhands.plan import Plan
 from manyhands.record import RunDir, write_atomically
 from manyhands.replica import Replica
 from manyhands.replica.base import sum_of_lanes
-from manyhands.summary import gather_ranks, summarise
+from manyhands.summary import gather_ranks, gather_steady, summarise
 from manyhands.sync import Sync
 from manyhands.sync.base import settled
 from manyhands.tasks import Task
@@ -83,10 +83,11 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
             begun = time.perf_counter()
             replica.update.scale = plan.lr_scale(step)
             loss = sum_of_lanes(replica, plan.lanes(batches[step % plan.steps_per_epoch], step))
+            shared_s = time.perf_counter() - begun
             strategy.step(replica, group, step)
             if (step + 1) % plan.steps_per_epoch == 0:
                 strategy.end_epoch(replica, group)
-            due = beat.add(loss, time.perf_counter() - begun)
+            due = beat.add(loss, time.perf_counter() - begun, shared_s)
 
             if job.keep_weights:
                 journal.keep_weights(replica)
@@ -113,10 +114,11 @@ def _serve(comm: Comm, job: Job, replica: Replica, strategy: Sync, traced: Trace
     """Serve until the workers are done; leave the order of events, and this rank's times for the record."""
     begun = time.perf_counter()
     strategy.serve(replica, group)
-    split = TimeSplit(time.perf_counter() - begun, traced.p2p_s)
+    split = TimeSplit(train_s=time.perf_counter() - begun, comm_s=traced.p2p_s)
     server = comm.rank - job.config.size
     events = strategy.events()
     if events and not job.resume:  # what came before a resume is not among them
         write_atomically(job.run.events(server), "".join(json.dumps(event) + "\n" for event in events))
     gather_ranks(comm, split, traced, strategy, job.config.size)
+    gather_steady(comm, split, job.config.size)
     return {}

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import manyhands
+from manyhands.config import RunConfig
+from manyhands.launch.cores import process_settings
 from manyhands.replica.random import uniform_bits
 
 pytestmark = [
@@ -20,6 +22,8 @@ ENGINES: list[dict[str, Any]] = [
     {"engine": "threads", "workers": 3},
     {"engine": "mpi", "workers": 2},
     {"engine": "hybrid", "workers": 2, "threads": 2},
+    {"engine": "torch", "workers": 1},
+    {"engine": "torch", "workers": 2},
 ]
 
 
@@ -53,3 +57,19 @@ def test_resumed_equals_uninterrupted_on_the_gpu(tmp_path: Path) -> None:
 def test_random_bits_are_the_cpus() -> None:
     cpu = uniform_bits(123456789123, 7, 100, 300, torch.device("cpu"))
     assert torch.equal(cpu, uniform_bits(123456789123, 7, 100, 300, torch.device("cuda")).cpu())
+
+
+def test_convolutions_keep_all_of_float32() -> None:
+    images = torch.rand(16, 8, 14, 14, device="cuda")
+    kernels = torch.rand(32, 8, 3, 3, device="cuda")
+    with process_settings(RunConfig(task="cnn", device="cuda"), 1, 1):
+        found = torch.nn.functional.conv2d(images, kernels)
+    expected = torch.nn.functional.conv2d(images.double(), kernels.double())
+    assert torch.allclose(found.double(), expected, rtol=1e-5)
+
+
+def test_stacked_folds_equal_folds_in_turn_on_the_gpu(tmp_path: Path) -> None:
+    options = {"folds": 3, "epochs": 1, "data": "mnist:train=600,test=100", "device": "cuda", "out": tmp_path}
+    stacked, in_turn = (manyhands.cross_validate("mlp", stacked=choice, **options) for choice in (True, False))
+    assert all(fold.stacked for fold in stacked.folds)
+    assert [fold.loss for fold in stacked.folds] == pytest.approx([fold.loss for fold in in_turn.folds], rel=1e-5)

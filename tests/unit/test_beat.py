@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyhands.beat import Beat, TimeSplit
+from manyhands.beat import WARM_UP, Beat, TimeSplit
 from manyhands.comm import Comm
 from manyhands.comm.exact import subtrees
+from manyhands.comm.self_ import SelfComm
 from manyhands.comm.traced import TracedComm
 from manyhands.errors import Diverged
 
@@ -22,7 +23,7 @@ def _beat(comm: Comm, losses: list[Tensor], calls: list[float], p2p_s: float = 0
     beat = Beat(comm, traced, lanes)
     beat.open()
     for loss in losses:
-        beat.add(loss, 0.001)
+        beat.add(loss, 0.001, 0.0005)
     return beat
 
 
@@ -66,7 +67,7 @@ def test_times_add_up_over_beats(ranks) -> None:  # type: ignore[no-untyped-def]
         beat = _beat(comm, [torch.tensor(1.0)], [0.5 + 0.5 * comm.rank])
         beat.strike(0, stop=False)
         beat.traced.collective_s.extend([1.0, 1.0 + comm.rank])
-        beat.add(torch.tensor(1.0), 0.001)
+        beat.add(torch.tensor(1.0), 0.001, 0.0)
         beat.strike(1, stop=False)
         return beat.split.comm_s, beat.split.wait_s, beat.split.train_s
 
@@ -136,7 +137,7 @@ def test_ranks_agree_on_when_the_next_beat_is_due(ranks) -> None:  # type: ignor
         for step in range(60):
             if comm.rank == 1 and step % 7 == 0:
                 time.sleep(0.003)
-            if beat.add(torch.tensor(0.0), 0.0):
+            if beat.add(torch.tensor(0.0, 0.0), 0.0):
                 due.append(step)
                 beat.strike(step, stop=False)
         return due
@@ -149,3 +150,31 @@ def test_ranks_agree_on_when_the_next_beat_is_due(ranks) -> None:  # type: ignor
 def test_computing_is_what_is_left_and_never_less_than_nothing() -> None:
     assert TimeSplit(train_s=5.0, comm_s=1.0, wait_s=1.5).compute_s == 2.5
     assert TimeSplit(train_s=1.0, comm_s=1.0, wait_s=1.5).compute_s == 0.0
+
+
+def test_what_is_neither_shared_nor_exchanged_is_repeated_by_every_worker() -> None:
+    split = TimeSplit(steps=10, train_s=5.0, shared_s=2.0, comm_s=1.0, wait_s=0.5)
+    assert split.serial_s == 1.5
+    assert split.shared_s + split.serial_s + split.comm_s + split.wait_s == split.train_s
+    assert TimeSplit(train_s=1.0, shared_s=1.1).serial_s == 0.0
+
+
+def test_the_first_steps_are_not_steady() -> None:
+    beat = Beat(SelfComm(), TracedComm(SelfComm()), lanes=0)
+    beat.open()
+    for first in range(0, 4 * WARM_UP, 2):
+        for _ in range(2):
+            time.sleep(0.05 if first < WARM_UP else 0.0)
+            beat.add(torch.tensor(1.0), 0.001, 0.0)
+        beat.strike(first, stop=False)
+    assert beat.split.steps == 4 * WARM_UP
+    assert beat.steady.steps == 4 * WARM_UP - WARM_UP - 1, "the warm-up ends with the beat that its last step is in"
+    assert beat.steady.train_s < 0.3 <= beat.split.train_s
+
+
+def test_a_run_that_ends_before_it_is_warm_counts_whole() -> None:
+    beat = Beat(SelfComm(), TracedComm(SelfComm()), lanes=0)
+    beat.open()
+    beat.add(torch.tensor(1.0), 0.001, 0.0)
+    beat.strike(0, stop=False)
+    assert beat.steady == beat.split

@@ -28,11 +28,30 @@ class RankRecord(BaseModel):
     role: Literal["worker", "server"] = "worker"
     host: str
     compute_s: float
+    serial_s: float = 0.0
+    """Of `compute_s`, what every worker repeats instead of sharing out: the optimiser's step, and the loop around it."""
     comm_s: float
     wait_s: float
     max_rss_bytes: int
     notes: dict[str, float] = {}
     """What the strategy has to tell of this rank, such as the staleness of the gradients a server applied."""
+
+
+class Steady(BaseModel):
+    """A step of a run that has warmed up: means over steps and workers, of which `step_ms` is the sum."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    steps: int
+    """Steps that were counted: all but the first few."""
+    step_ms: float
+    compute_ms: float
+    """Forward and backward, which the workers share out."""
+    serial_ms: float
+    """What every worker repeats: the optimiser's step, and the loop around it. On a GPU, whose kernels are queued, it
+    cannot be told from the forward and backward pass and is counted there."""
+    comm_ms: float
+    wait_ms: float
 
 
 class RunRecord(BaseModel):
@@ -67,6 +86,7 @@ class RunRecord(BaseModel):
     samples_per_s: float
     epoch_s: list[float]
     step_ms: Quantiles
+    steady: Steady
     compute_s: float
     comm_s: float
     """What the exchanges themselves took: of each, the time of the rank that waited least."""
@@ -134,6 +154,11 @@ class RunDir:
     def weights(self) -> Path:
         """The weights after every step, where a comparison asked for them."""
         return self.path / "weights.bin"
+
+    @property
+    def trace(self) -> Path:
+        """A timeline of some steps on every rank, to open in Perfetto, where `--trace` asked for it."""
+        return self.path / "trace.json"
 
     @property
     def checkpoints(self) -> Path:

@@ -1,0 +1,248 @@
+"""What came out of a sweep: the runs of each cell, and what they say together. Needs neither torch nor MPI."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from manyhands.errors import UserError
+
+Cause = Literal["comm", "wait", "serial", "small-batch", "oversubscription", "memory"]
+"""Why a step of n workers takes longer than an n-th of one worker's."""
+
+
+class Cell(BaseModel):
+    """One configuration of a sweep; a run of it is a `Measure`."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    role: Literal["baseline", "cell", "probe"] = "cell"
+    """The baseline is one worker alone; a probe is one worker alone with an n-th of the batch, to tell what a small
+    batch costs from what sharing a machine costs."""
+    engine: str
+    workers: int
+    threads: int = 1
+    sync: str = "allreduce"
+    batch_size: int | Literal["full"]
+    """The global batch."""
+    image_size: int = 0
+    replicate: int = 1
+
+    @property
+    def size(self) -> int:
+        """Number of workers, threads of hybrid processes counted one by one."""
+        return self.workers * self.threads
+
+    @property
+    def series(self) -> str:
+        """What is the same along a curve over workers, such as `mpi` or `mpi local-sgd:period=8`."""
+        name = self.engine if self.threads == 1 else f"{self.engine} (×{self.threads} threads)"
+        return name if self.sync == "allreduce" else f"{name} {self.sync}"
+
+    @property
+    def key(self) -> str:
+        """A name that no other cell of the sweep has."""
+        many = f"{self.workers}x{self.threads}" if self.threads > 1 else f"{self.workers}"
+        parts = [self.role, self.engine, many, self.sync, f"batch {self.batch_size}"]
+        parts += [f"image {self.image_size}"] if self.image_size else []
+        parts += [f"data x{self.replicate}"] if self.replicate > 1 else []
+        return " ".join(parts)
+
+
+class Measure(BaseModel):
+    """One run of a cell. Milliseconds are of a step, once the run had warmed up; they sum up to `step_ms`."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    cell: str
+    """The cell's key."""
+    repeat: int
+    failed: str = ""
+    """Why the run failed, in a sentence; empty where it went well. The figures of a failed run mean nothing."""
+    run: str = ""
+    """The run's folder, relative to the sweep's."""
+    batch_size: int = 0
+    """Samples in a global batch."""
+    steps: int = 0
+    steps_per_epoch: int = 0
+    step_ms: float = 0.0
+    compute_ms: float = 0.0
+    """Forward and backward, which the workers share out."""
+    serial_ms: float = 0.0
+    """What every worker repeats: the optimiser's step, and the loop around it."""
+    comm_ms: float = 0.0
+    wait_ms: float = 0.0
+    read_s: float = 0.0
+    eval_s: float = 0.0
+    total_s: float = 0.0
+    bytes_per_step: float = 0.0
+    messages_per_step: float = 0.0
+    train_loss: float = 0.0
+    test_loss: float = 0.0
+    test_accuracy: float = 0.0
+    max_rss_bytes: int = 0
+    """Memory of the rank that took the most."""
+    energy_j: float | None = None
+    """What the machine used while the run's process lived, where it tells."""
+
+
+class Interval(BaseModel):
+    """A value and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Row(BaseModel):
+    """All runs of a cell together: medians over the repeats."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    cell: Cell
+    repeats: int
+    """Runs that went well."""
+    failed: str = ""
+    """Why there is nothing to show, or less than was asked for."""
+    oversubscribed: bool = False
+    """More ranks than cores: such times say little about how the work scales."""
+    step_ms: Interval | None = None
+    samples_per_s: Interval | None = None
+    epoch_s: float | None = None
+    """Time of an epoch: steps of an epoch × time of a step."""
+    speed_up: Interval | None = None
+    """Against the baseline of the same batch and image size; in a weak sweep, of samples per second."""
+    efficiency: Interval | None = None
+    improvement_pct: float | None = None
+    """The papers' performance improvement: (T1 − Tn) / T1 × 100; in a weak sweep, of the time per sample."""
+    karp_flatt: Interval | None = None
+    """Serial fraction that the speed-up tells of (Karp and Flatt 1990)."""
+    compute_ms: float = 0.0
+    serial_ms: float = 0.0
+    comm_ms: float = 0.0
+    wait_ms: float = 0.0
+    read_s: float = 0.0
+    eval_s: float = 0.0
+    total_s: float = 0.0
+    bytes_per_step: float = 0.0
+    messages_per_step: float = 0.0
+    train_loss: float = 0.0
+    test_loss: float = 0.0
+    test_accuracy: float = 0.0
+    max_rss_bytes: int = 0
+    energy_j: float | None = None
+
+
+class Fit(BaseModel):
+    """A law of scaling, fitted to the rows of one series."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    law: Literal["amdahl", "gustafson", "usl"]
+    series: str
+    batch_size: int | Literal["full"]
+    """The baseline's batch."""
+    image_size: int
+    parameters: dict[str, Interval]
+    """`serial` of Amdahl and Gustafson; `contention`, `coherency` and `rate` of the Universal Scalability Law."""
+    best_workers: Interval | None = None
+    """Where adding a worker stops helping; None where it never does by this law."""
+    error_pct: float
+    """Root mean square of the relative residuals."""
+
+
+class Part(BaseModel):
+    """Percent of a step's time that went to one cause instead of work done; below 0 for a gain."""
+
+    cause: Cause
+    percent: float
+
+
+class Remedy(BaseModel):
+    """What to do about a cause, and what it would bring."""
+
+    cause: Cause
+    sentence: str
+    gain_pct: float
+    """Predicted growth of samples per second."""
+    command: str = ""
+    """The options to try it with, such as `--sync overlap`."""
+
+
+class Finding(BaseModel):
+    """Where the lost percents of one row went: the parts sum up to 100 − efficiency."""
+
+    row: str
+    """The key of the row's cell."""
+    headline: str
+    parts: list[Part]
+    sentences: list[str]
+    remedies: list[Remedy]
+
+
+class SweepRecord(BaseModel):
+    """One sweep's result."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    id: str
+    kind: Literal["strong", "weak"]
+    """Strong: the same batch for however many workers. Weak: the same batch for each worker."""
+    status: Literal["complete", "interrupted"]
+    task: str
+    command: str
+    """What to type to run it again."""
+    started: str
+    wall_s: float
+    repeats: int
+    steps: int
+    cells: list[Cell]
+    measures: list[Measure]
+    rows: list[Row]
+    """One for the baseline and each cell; probes have none."""
+    fits: list[Fit]
+    findings: list[Finding]
+    hardware: dict[str, Any]
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class SweepDir:
+    """The folder of one sweep."""
+
+    path: Path
+
+    @property
+    def toml(self) -> Path:
+        """What was asked for, to go on with a sweep that was stopped."""
+        return self.path / "sweep.toml"
+
+    @property
+    def measures(self) -> Path:
+        """One JSON object a line for each run that has ended; written as they end."""
+        return self.path / "measures.jsonl"
+
+    @property
+    def record(self) -> Path:
+        """The result."""
+        return self.path / "sweep.json"
+
+    @property
+    def runs(self) -> Path:
+        """The folders of the runs."""
+        return self.path / "runs"
+
+    @property
+    def report(self) -> Path:
+        """The report to open in a browser; `report.csv`, `report.md` and pictures stand beside it."""
+        return self.path / "report.html"
+
+    def read(self) -> SweepRecord:
+        """Return the record."""
+        try:
+            return SweepRecord.model_validate_json(self.record.read_text())
+        except FileNotFoundError:
+            raise UserError(f"there is no sweep's record in '{self.path}'") from None
+        except (OSError, ValidationError):
+            raise UserError(f"'{self.record}' is damaged: it is no sweep's record") from None
