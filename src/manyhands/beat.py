@@ -18,7 +18,6 @@ from manyhands.comm.exact import join, subtrees
 from manyhands.comm.traced import TracedComm
 from manyhands.errors import Diverged
 
-
 WARM_UP = 5
 """Steps before a run counts as steady: caches, thread pools and buffers are made in the first few."""
 

@@ -29,7 +29,7 @@ class RankRecord(BaseModel):
     host: str
     compute_s: float
     serial_s: float = 0.0
-    """Of `compute_s`, what every worker repeats instead of sharing out: the optimiser's step, and the loop around it."""
+    """Of `compute_s`, what every worker repeats: the optimiser's step, and the loop around it."""
     comm_s: float
     wait_s: float
     max_rss_bytes: int
