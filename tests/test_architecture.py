@@ -20,11 +20,11 @@ from manyhands.sync import Sync
 ROOT = Path(manyhands.__file__).parent
 
 LAYERS = (
-    {"errors", "spec", "registry", "config", "record", "facts", "watch"},
+    {"errors", "spec", "registry", "config", "record", "facts", "watch", "spans"},
     {"comm"},
     {"replica", "codec"},
     {"sync", "data", "tasks"},
-    {"checkpoint", "plan", "beat", "evaluate", "journal", "summary", "training"},
+    {"checkpoint", "plan", "beat", "evaluate", "journal", "summary", "timeline", "serving", "training"},
     {"launch"},
     {"request", "run", "verify", "crossval", "model", "lab", "report"},
     {"cli"},
@@ -32,7 +32,7 @@ LAYERS = (
 )
 """Units, lowest first: a module or package imports from its own layer and those below."""
 
-WITHOUT_TORCH = {"record", "config", "errors", "spec", "registry", "watch", "report"}
+WITHOUT_TORCH = {"record", "config", "errors", "spec", "registry", "watch", "spans", "report"}
 CODE_THAT_TRAVELS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 MAX_LINES = 400
 MAX_LINES_OF = {"training.py": 150}

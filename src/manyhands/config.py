@@ -65,6 +65,8 @@ class RunConfig(BaseModel):
     """Steps between two checkpoints; 0 for none."""
     keep: int = Field(default=3, ge=1)
     """Checkpoints kept; older ones are removed."""
+    trace: int = Field(default=0, ge=0)
+    """Steps to keep a timeline of, in trace.json: what every rank did when; opens in Perfetto."""
     fuse: bool = True
     """Use hand-written forward and backward where the network allows it."""
     mpiexec: str = ""

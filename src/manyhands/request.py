@@ -17,7 +17,7 @@ from manyhands.tasks.setup import is_cpu
 LR_SCALING = ("none", "linear", "sqrt")
 MAY_CHANGE = {
     "engine", "workers", "threads", "blas_threads", "epochs", "steps", "device", "checkpoint_every",
-    "keep", "eval_every", "mpiexec", "ray_address",
+    "keep", "eval_every", "trace", "mpiexec", "ray_address",
 }  # fmt: skip
 """What a resumed run may change: the rest decides the mathematics."""
 

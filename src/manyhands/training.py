@@ -1,13 +1,12 @@
 """One rank's part in a run: joins data, replica, sync and comm, and reads straight down."""
 
-import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from manyhands import sync, tasks
-from manyhands.beat import Beat, TimeSplit
+from manyhands.beat import WARM_UP, Beat
 from manyhands.checkpoint import Cursor, restore
 from manyhands.comm import Comm
 from manyhands.comm.exact import ExactComm
@@ -16,14 +15,15 @@ from manyhands.config import RunConfig
 from manyhands.data import Dataset
 from manyhands.journal import Journal, restore_own
 from manyhands.plan import Plan
-from manyhands.record import RunDir, write_atomically
-from manyhands.replica import Replica
+from manyhands.record import RunDir
 from manyhands.replica.base import sum_of_lanes
-from manyhands.summary import gather_ranks, gather_steady, summarise
-from manyhands.sync import Sync
+from manyhands.serving import serve_rank
+from manyhands.spans import Spans
+from manyhands.summary import summarise
 from manyhands.sync.base import settled
 from manyhands.tasks import Task
 from manyhands.tasks.setup import device_of, load_data, loss_of, make_replica
+from manyhands.timeline import align, store_timeline
 from manyhands.watch import Watch
 
 
@@ -59,35 +59,41 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
 
     replica = make_replica(task, config, data, device)
     strategy = sync.make(config.sync)
-    traced = TracedComm(comm)
+    spans = Spans(config.trace)
+    traced = TracedComm(comm, spans)
     group = ExactComm(traced, config.lanes, config.size) if config.exact else traced
     workers = comm.split(int(comm.rank >= config.size)) if strategy.num_servers() else comm
     cursor = restore(Path(job.resume), replica) if job.resume else Cursor()
     strategy.start(replica, group)
     traced.forget()
+    align(comm, spans)
     if comm.rank >= config.size:
-        replica.update.on_apply = watch.at
-        return _serve(comm, job, replica, strategy, traced, group)
+        return serve_rank(comm, config, job.run, replica, strategy, traced, group, watch, resumed=bool(job.resume))
 
     if job.resume:
         restore_own(Path(job.resume), replica, strategy, comm.rank)
     plan = Plan(config, data.train, workers.rank, workers.size, strategy.own_split)
     beat = Beat(workers, traced, config.lanes if config.exact else 0, strategy.meet_s())
     journal = Journal(job.run, plan, cursor, beat)
+    spans.open(cursor.step + min(WARM_UP, max(0, plan.steps - cursor.step - config.trace)))
     stopped = False
     while cursor.step < plan.steps and not stopped:
         beat.open()
         batches = plan.batches(cursor.step // plan.steps_per_epoch)
         for step in plan.steps_of_epoch(cursor.step):
             watch.at(step)
+            spans.at(step)
             begun = time.perf_counter()
             replica.update.scale = plan.lr_scale(step)
             loss = sum_of_lanes(replica, plan.lanes(batches[step % plan.steps_per_epoch], step))
-            shared_s = time.perf_counter() - begun
+            shared = time.perf_counter()
             strategy.step(replica, group, step)
             if (step + 1) % plan.steps_per_epoch == 0:
                 strategy.end_epoch(replica, group)
-            due = beat.add(loss, time.perf_counter() - begun, shared_s)
+            ended = time.perf_counter()
+            spans.add("forward and backward", "compute", begun, shared)
+            spans.add("agree and update", "update", shared, ended)
+            due = beat.add(loss, ended - begun, shared - begun)
 
             if job.keep_weights:
                 journal.keep_weights(replica)
@@ -105,20 +111,7 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     strategy.finish(replica, group)
     replica.refresh()
     journal.evaluate(replica, data.test, loss_of(task))
+    store_timeline(comm, job.run, spans, config.size)
     return summarise(
         comm, config, job.run, replica, journal, traced, strategy, read_s=read_s, stopped=stopped, started=started
     )
-
-
-def _serve(comm: Comm, job: Job, replica: Replica, strategy: Sync, traced: TracedComm, group: Comm) -> dict[str, Any]:
-    """Serve until the workers are done; leave the order of events, and this rank's times for the record."""
-    begun = time.perf_counter()
-    strategy.serve(replica, group)
-    split = TimeSplit(train_s=time.perf_counter() - begun, comm_s=traced.p2p_s)
-    server = comm.rank - job.config.size
-    events = strategy.events()
-    if events and not job.resume:  # what came before a resume is not among them
-        write_atomically(job.run.events(server), "".join(json.dumps(event) + "\n" for event in events))
-    gather_ranks(comm, split, traced, strategy, job.config.size)
-    gather_steady(comm, split, job.config.size)
-    return {}

@@ -137,7 +137,7 @@ def test_ranks_agree_on_when_the_next_beat_is_due(ranks) -> None:  # type: ignor
         for step in range(60):
             if comm.rank == 1 and step % 7 == 0:
                 time.sleep(0.003)
-            if beat.add(torch.tensor(0.0, 0.0), 0.0):
+            if beat.add(torch.tensor(0.0), 0.0, 0.0):
                 due.append(step)
                 beat.strike(step, stop=False)
         return due

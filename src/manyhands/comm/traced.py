@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from manyhands.comm.base import ANY, Comm
+from manyhands.spans import Spans
 
 
 @final
@@ -18,8 +19,9 @@ class TracedComm(Comm):
     among p ranks counts 2 (p-1)/p n on each rank. A message is one call, but for `recv`: its sender has counted it.
     """
 
-    def __init__(self, inner: Comm) -> None:
+    def __init__(self, inner: Comm, spans: Spans | None = None) -> None:
         self.inner = inner
+        self.spans = spans or Spans()
         self.rank, self.size, self.features = inner.rank, inner.size, inner.features
         self.bytes_sent = 0
         self.messages = 0
@@ -37,7 +39,7 @@ class TracedComm(Comm):
         """Pass on."""
         start = self._begin(t, 2 * t.nbytes * (self.size - 1) // self.size)
         self.inner.all_reduce_(t)
-        self._end_collective(start)
+        self._end_collective("all-reduce", start)
 
     def begin_all_reduce_(self, t: Tensor) -> Callable[[], None]:
         """Pass on; the time between beginning and end is the caller's."""
@@ -48,7 +50,7 @@ class TracedComm(Comm):
         def end_and_note() -> None:
             again = time.perf_counter()
             end()
-            self._end_collective(again - begun_s)
+            self._end_collective("all-reduce (end)", again, begun_s)
 
         return end_and_note
 
@@ -56,46 +58,46 @@ class TracedComm(Comm):
         """Pass on."""
         start = self._begin(t, 0 if self.rank == root else t.nbytes)
         self.inner.reduce_(t, root)
-        self._end_collective(start)
+        self._end_collective("reduce", start)
 
     def broadcast_(self, t: Tensor, root: int = 0) -> None:
         """Pass on."""
         start = self._begin(t, t.nbytes * (self.size - 1) if self.rank == root else 0)
         self.inner.broadcast_(t, root)
-        self._end_collective(start)
+        self._end_collective("broadcast", start)
 
     def all_gather(self, t: Tensor) -> Tensor:
         """Pass on."""
         start = self._begin(t, t.nbytes * (self.size - 1))
         stacked = self.inner.all_gather(t)
-        self._end_collective(start)
+        self._end_collective("all-gather", start)
         return stacked
 
     def reduce_scatter(self, t: Tensor) -> Tensor:
         """Pass on."""
         start = self._begin(t, t.nbytes * (self.size - 1) // self.size)
         row = self.inner.reduce_scatter(t)
-        self._end_collective(start)
+        self._end_collective("reduce-scatter", start)
         return row
 
     def send(self, t: Tensor, to: int, tag: int = 0) -> None:
         """Pass on."""
         start = self._begin(t, t.nbytes)
         self.inner.send(t, to, tag)
-        self.p2p_s += time.perf_counter() - start
+        self._end_p2p("send", start)
 
     def recv(self, t: Tensor, source: int = ANY, tag: int = 0) -> int:
         """Pass on."""
         start = time.perf_counter()
         sender = self.inner.recv(t, source, tag)
-        self.p2p_s += time.perf_counter() - start
+        self._end_p2p("recv", start)
         return sender
 
     def barrier(self) -> None:
         """Pass on."""
         start = time.perf_counter()
         self.inner.barrier()
-        self._end_collective(start)
+        self._end_collective("barrier", start)
 
     def split(self, color: int) -> Comm:
         """Pass on; the part is not traced."""
@@ -113,5 +115,12 @@ class TracedComm(Comm):
                 torch.cuda.synchronize(t.device)
         return time.perf_counter()
 
-    def _end_collective(self, start: float) -> None:
-        self.collective_s.append(time.perf_counter() - start)
+    def _end_collective(self, name: str, start: float, before_s: float = 0.0) -> None:
+        now = time.perf_counter()
+        self.collective_s.append(now - start + before_s)
+        self.spans.add(name, "comm", start, now)
+
+    def _end_p2p(self, name: str, start: float) -> None:
+        now = time.perf_counter()
+        self.p2p_s += now - start
+        self.spans.add(name, "comm", start, now)
