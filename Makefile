@@ -17,7 +17,7 @@ setup: $(VENV)/.ready
 # The constraints pin every package, so that a fresh machine gets what the tests ran with.
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mpich,ray,test,plot]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mpich,ray,test]'
 	@touch $@
 
 demo: setup
