@@ -138,7 +138,7 @@ def by_plain_loop(problem: Problem, epochs: int) -> tuple[list[float], Callable[
                     loss = torch.nn.functional.cross_entropy(model(x), y)
                     loss.backward()
                     sgd.step()
-            losses.append(float(loss))
+            losses.append(float(loss.detach()))
 
     return losses, train
 
@@ -228,7 +228,7 @@ class Run:
 
 def run(name: str, epochs: int, repeat: int) -> Run:
     """Run one contender in a fresh process."""
-    others = psutil.cpu_percent(interval=0.5) / 100 * facts.cores()
+    others = psutil.cpu_percent(interval=0.5) / 100 * (psutil.cpu_count() or 1)
     command = [sys.executable, str(HERE / "run.py"), "--one", name, "--epochs", str(epochs)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
@@ -303,6 +303,7 @@ def main() -> None:
         return
 
     begun, load_before = time.time(), os.getloadavg()
+    folder = args.out / (time.strftime("%Y-%m-%d-%H%M", time.localtime(begun)) + ("-quick" if args.quick else ""))
     runs: dict[str, list[Run]] = {name: [] for name in CONTENDERS}
     for repeat in range(repeats):
         for name, done in runs.items():
@@ -311,21 +312,20 @@ def main() -> None:
                 f"repeat {repeat + 1}/{repeats} {CONTENDERS[name].label}: {done[-1].samples_per_s:,.0f} samples/s, "
                 f"loss {statistics.mean(done[-1].losses):.4f}, others' cores {done[-1].others_cores:.2f}"
             )
-    settings = {
-        "date": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begun)),
-        "quick": args.quick,
-        "repeats": repeats,
-        "epochs": epochs,
-        "load_before": load_before,
-        "folds": FOLDS,
-        "batch_size": ROWS,
-        "lr": LR,
-        "revision": revision(),
-        "wall_s": round(time.time() - begun, 1),
-    }
-    stamp = time.strftime("%Y-%m-%d-%H%M", time.localtime(begun)) + ("-quick" if args.quick else "")
-    store(args.out / stamp, runs, settings)
-    say(f"\n{table(runs)}\nin {settings['wall_s']:.0f} s; records in {args.out / stamp}")
+        settings = {
+            "date": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begun)),
+            "quick": args.quick,
+            "repeats": repeat + 1,
+            "epochs": epochs,
+            "load_before": load_before,
+            "folds": FOLDS,
+            "batch_size": ROWS,
+            "lr": LR,
+            "revision": revision(),
+            "wall_s": round(time.time() - begun, 1),
+        }
+        store(folder, runs, settings)
+    say(f"\n{table(runs)}\nin {time.time() - begun:.0f} s; records in {folder}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ The iteration starts where the last step's ended. In the paper all workers itera
 stands for itself, so each worker compresses its own gradient.
 """
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from manyhands.codec.base import Codec, as_bytes, from_bytes
 from manyhands.errors import check
+
+_FIRST_CALL = threading.Lock()
 
 
 class _Matrix(NamedTuple):
@@ -74,6 +77,8 @@ class PowerSGD(Codec):
             start = matrix.stop
         warm = [torch.randn(m.rank, m.columns, generator=generator) for m in self._matrices]
         self._warm = [w.to(device, self._dtype) for w in warm]
+        with _FIRST_CALL:  # on a GPU it loads a library, which fails in threads that do so at once (pytorch #90613)
+            torch.linalg.qr(torch.eye(1, device=device))
 
     def _encode(self, t: Tensor) -> Tensor:
         parts = []

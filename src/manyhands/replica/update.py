@@ -82,7 +82,8 @@ class Update:
         fits = given == (len(per_weight), len(once))
         check(fits or given == (0, 0), "the optimiser's state is that of another optimiser; go on with the one it had")
         if fits:
-            state.update({key: row.clone() for key, row in zip(per_weight, moments.elements, strict=True)})
+            here = self._weights.device  # a checkpoint's rows come from the CPU
+            state.update({key: row.to(here, copy=True) for key, row in zip(per_weight, moments.elements, strict=True)})
             for (key, kind), value in zip(once.items(), moments.scalars.tolist(), strict=True):
                 state[key] = (
                     torch.tensor(value, dtype=kind.dtype, device=kind.device)
