@@ -6,18 +6,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from manyhands.crossval import CrossvalRecord, cross_validate
     from manyhands.data import Dataset, Split
-    from manyhands.record import RunRecord
+    from manyhands.lab.sweep import scale
+    from manyhands.record import RunRecord, SweepRecord
     from manyhands.run import train
     from manyhands.tasks import Task
 
-__all__ = ["CrossvalRecord", "Dataset", "RunRecord", "Split", "Task", "cross_validate", "train"]
+__all__ = [
+    "CrossvalRecord",
+    "Dataset",
+    "RunRecord",
+    "Split",
+    "SweepRecord",
+    "Task",
+    "cross_validate",
+    "scale",
+    "train",
+]
 
 _HOMES = {
     "CrossvalRecord": "crossval",
     "cross_validate": "crossval",
     "Dataset": "data",
     "Split": "data",
+    "scale": "lab.sweep",
     "RunRecord": "record",
+    "SweepRecord": "record",
     "train": "run",
     "Task": "tasks",
 }

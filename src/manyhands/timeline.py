@@ -24,7 +24,7 @@ def store_timeline(comm: Comm, run: RunDir, spans: Spans, workers: int) -> None:
         return
     role = "worker" if comm.rank < workers else "server"
     own = RankSpans(comm.rank, role, socket.gethostname(), spans.kept, spans.zero_s)
-    texts = _gather(comm, json.dumps(own))
+    texts = gather_texts(comm, json.dumps(own))
     if comm.rank == 0:
         write_atomically(run.trace, chrome_trace([_read(text) for text in texts]))
 
@@ -34,7 +34,7 @@ def _read(text: str) -> RankSpans:
     return found._replace(spans=[Span(*span) for span in found.spans])
 
 
-def _gather(comm: Comm, text: str) -> list[str]:
+def gather_texts(comm: Comm, text: str) -> list[str]:
     """Return every rank's text, of whatever length."""
     raw = torch.tensor(list(text.encode()), dtype=torch.uint8)
     lengths = comm.all_gather(torch.tensor([len(raw)])).flatten().tolist()

@@ -19,7 +19,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 def make_app() -> typer.Typer:
     """Gather the commands."""
-    from manyhands.cli import crossval, doctor, runs, syncs, train, verify
+    from manyhands.cli import crossval, doctor, profile, report, reproduce, runs, scale, syncs, train, verify
 
     app = typer.Typer(
         name="manyhands",
@@ -31,6 +31,10 @@ def make_app() -> typer.Typer:
     app.command("train")(train.train)
     app.command("verify")(verify.verify)
     app.command("crossval")(crossval.crossval)
+    app.command("scale")(scale.scale)
+    app.command("report")(report.report)
+    app.command("profile")(profile.profile)
+    app.command("reproduce")(reproduce.reproduce)
     app.add_typer(runs.app, name="runs")
     app.command("syncs")(syncs.syncs)
     app.command("doctor")(doctor.doctor)

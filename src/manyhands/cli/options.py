@@ -2,11 +2,12 @@
 
 import inspect
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from manyhands.config import RunConfig, read_toml
 from manyhands.errors import unknown
@@ -27,12 +28,16 @@ CONFIG_OPTION = Annotated[
 ]
 
 
-def config_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add an option for every setting of a run; the command gets those given as `options`."""
+def config_options(command: Callable[..., None], *, without: Collection[str] = ()) -> Callable[..., None]:
+    """Add an option for every setting of a run; the command gets those given as `options`.
+
+    Settings in `without`, which the command sets itself, are left out, and those it declares in words of its own.
+    """
     own = inspect.signature(command)
     fixed = [p for name, p in own.parameters.items() if name != "options"]
-    settings = [_parameter(name) for name in RunConfig.model_fields if name != "task"]
-    extras = [_option(name, kind, text) for name, (kind, text) in EXTRA.items()]
+    left_out = {"task", *without, *(p.name for p in fixed)}
+    settings = [_parameter(name) for name in RunConfig.model_fields if name not in left_out]
+    extras = [_option(name, kind, text) for name, (kind, text) in EXTRA.items() if name not in left_out]
     names = [p.name for p in (*settings, *extras)]
 
     def wrapper(**values: Any) -> None:
@@ -67,7 +72,12 @@ def _parameter(name: str) -> inspect.Parameter:
 
 
 def _shown(default: Any) -> str:
-    return f" [default: {default}]" if default not in ("", None) else ""
+    return default_is(default) if default not in ("", None) else ""
+
+
+def default_is(text: Any) -> str:
+    """Say an option's default in its help, where brackets alone would be taken for markup."""
+    return escape(f" [default: {text}]")
 
 
 def _option(name: str, kind: type, text: str, *, flag: bool = False) -> inspect.Parameter:

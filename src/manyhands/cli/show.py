@@ -70,11 +70,12 @@ def _rest(p: Pulse) -> str:
     accuracy = f"acc {100 * p.accuracy:.2f}% · " if p.accuracy is not None else ""
     return (
         f"epoch {p.epoch}/{p.epochs} · loss {p.loss:.4f} · {accuracy}{p.samples_per_s:,.0f} samples/s · "
-        f"ETA {_clock(p.eta_s)} · {split}"
+        f"ETA {clock(p.eta_s)} · {split}"
     )
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Write a time as a clock would: 1:05, 2:00:00."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

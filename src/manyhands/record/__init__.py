@@ -1,5 +1,6 @@
-"""What came out: of a run, of a sweep. Needs neither torch nor MPI."""
+"""What came out: of a run, of a sweep, of a profile. Needs neither torch nor MPI."""
 
+from manyhands.record.profile import FunctionRow, LineRow, ProfileRecord, RankProfile
 from manyhands.record.run import (
     Pulse,
     Quantiles,
@@ -33,11 +34,15 @@ __all__ = [
     "Cell",
     "Finding",
     "Fit",
+    "FunctionRow",
     "Interval",
+    "LineRow",
     "Measure",
     "Part",
+    "ProfileRecord",
     "Pulse",
     "Quantiles",
+    "RankProfile",
     "RankRecord",
     "Remedy",
     "Row",

@@ -1,0 +1,229 @@
+"""`manyhands scale`: measure how a task scales over workers, say where the time went, and draw the report."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, final
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+from rich.progress import Task as Bar
+from rich.table import Table
+from rich.text import Text
+
+from manyhands.cli.options import JSON_OPTION, config_options, default_is
+from manyhands.cli.show import clock, people, print_json, results
+from manyhands.errors import check, unknown
+from manyhands.lab.asked import BUDGET, KINDS, SET_BY_SWEEP, THREADS
+from manyhands.record import Cell, SweepDir, SweepRecord
+
+if TYPE_CHECKING:
+    from manyhands.lab.sweep import SweepObserver, SweepPulse
+    from manyhands.report.tables import Grid
+
+OUT = Path("scales")
+WIDE = 200
+"""Columns of a table that goes to a file."""
+
+
+def _option(text: str, default: str = "") -> Any:
+    return typer.Option(help=f"{text}{default_is(default) if default else ''}", show_default=False)
+
+
+@partial(config_options, without=SET_BY_SWEEP)
+def scale(
+    kind: Annotated[
+        str,
+        typer.Argument(help="strong: the same batch for however many workers; weak: the same batch for each worker."),
+    ] = "",
+    task: Annotated[
+        str, typer.Argument(help="softmax, mlp, mlp-sigmoid, cnn, dnn, recommender, or your own FILE.py:VARIABLE.")
+    ] = "",
+    workers: Annotated[str | None, _option("How many workers: 1,2,4,8.", "1, 2, 4, … up to the cores")] = None,
+    engines: Annotated[
+        str | None, _option("How the workers run: threads, mpi, hybrid, torch or ray.", "threads,mpi")
+    ] = None,
+    syncs: Annotated[
+        str | None,
+        _option("What they exchange: allreduce,local-sgd:period=8; 'manyhands syncs' lists them.", "allreduce"),
+    ] = None,
+    batch_sizes: Annotated[str | None, _option("Batch sizes of one worker alone: 64,512.", "the task's")] = None,
+    image_sizes: Annotated[str | None, _option("Sides of the images: 28,56,112.", "as they are")] = None,
+    threads: Annotated[int | None, _option("Worker threads in each process of engine hybrid.", f"{THREADS}")] = None,
+    budget: Annotated[
+        str | None, _option("Time that the sweep may take: 90s, 5m, 1h; chooses steps and repeats.", BUDGET)
+    ] = None,
+    repeats: Annotated[int | None, _option("Runs of each cell.", "5 to 15, as the budget allows")] = None,
+    steps: Annotated[int | None, _option("Steps of each run.", "25 or more, as the budget allows")] = None,
+    epochs: Annotated[int | None, _option("Epochs of each run, instead of --steps.")] = None,
+    blas_threads: Annotated[
+        int | None, _option("Threads inside each worker's matrix products.", "1: one worker is one core")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the newest sweep of this kind and task that was stopped.")
+    ] = False,
+    resume_from: Annotated[
+        str, typer.Option(help="Go on with this sweep: an id, part of one, a folder, or 'last'.")
+    ] = "",
+    out: Annotated[Path, typer.Option("--out", help="Folder of all sweeps.")] = OUT,
+    report: Annotated[bool, typer.Option("--report/--no-report", help="Draw the report.")] = True,
+    json: JSON_OPTION = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Measure how TASK scales over workers: speed-up, efficiency, what was lost where; then draw a report.
+
+    Every cell (engine × workers × …) is run at least 5 times, in turn with all others.
+
+    One worker alone is what they are compared with. A run that fails is a marked row.
+
+    A sweep that is stopped with Ctrl-C goes on with --resume.
+
+    Example: manyhands scale strong mlp --workers 1,2 --engines threads,mpi --budget 2m
+    """
+    from manyhands.lab.sweep import scale as sweep  # scipy's fits are slow to import, and other commands need none
+
+    check(bool(kind), "strong or weak? for example: manyhands scale strong mlp")
+    if kind not in KINDS:
+        unknown("kind of scaling", kind, KINDS)
+    check(bool(task), f"which task? for example: manyhands scale {kind} mlp")
+    asked = {
+        "workers": workers,
+        "engines": engines,
+        "syncs": syncs,
+        "batch_sizes": batch_sizes,
+        "image_sizes": image_sizes,
+        "threads": threads,
+        "budget": budget,
+        "repeats": repeats,
+        "steps": steps,
+        "epochs": epochs,
+        "blas_threads": blas_threads,
+    }
+    given = {name: value for name, value in {**asked, **options}.items() if value is not None}
+    with _progress() as observe, redirect_stdout(sys.stderr):
+        record = sweep(kind, task, out=out, resume=resume_from or resume, observe=observe, **given)
+    show(record, people if json else results)
+    if record.status == "interrupted":
+        _say(f"stopped; go on with: {_resume_command(record, task, out)}")
+    elif report:
+        _draw(SweepDir(out / record.id))
+    _say(f"kept in {out / record.id}")
+    if json:
+        print_json(record.model_dump_json())
+    if record.status == "interrupted":
+        raise typer.Exit(130)
+    if all(measure.failed for measure in record.measures):
+        raise typer.Exit(1)
+
+
+def show(record: SweepRecord, console: Console) -> None:
+    """Print what was measured: how fast, where the time went, the laws fitted, and the explanation in words."""
+    from manyhands.report import tables, words
+
+    if not record.measures:
+        return
+    console.print(words.headline(record), markup=False, soft_wrap=True)
+    console.print(words.circumstances(record), markup=False, soft_wrap=True)
+    for title, columns in (("how fast", tables.SPEED), ("where a step's time goes", tables.SPLIT)):
+        _print_table(console, tables.scaling_table(record, columns), title)
+    for note in tables.notes(record):
+        console.print(note, markup=False, soft_wrap=True)
+    if record.fits:
+        _print_table(console, tables.fits_table(record), "laws of scaling, fitted")
+    console.print()
+    for line in words.explanation(record):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _print_table(console: Console, grid: "Grid", title: str) -> None:
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+    for i, heading in enumerate(grid.headings):
+        table.add_column(heading, justify="left" if i == 0 else "right")
+    for row in grid.rows:
+        table.add_row(*map(escape, row))
+    console.print()
+    to = console if console.is_terminal else Console(file=console.file, width=WIDE, highlight=False)
+    to.print(table, soft_wrap=False)
+
+
+def _draw(sweep: SweepDir) -> None:
+    from manyhands import report
+
+    beside = ", ".join(path.name for path in report.write(sweep) if path != sweep.report)
+    _say(f"report: {sweep.report} (open it in a browser; beside it: {beside})")
+
+
+def _say(sentence: str) -> None:
+    people.print(sentence, markup=False, soft_wrap=True)
+
+
+def _resume_command(record: SweepRecord, task: str, out: Path) -> str:
+    elsewhere = f" --out {out}" if out != OUT else ""
+    return f"manyhands scale {record.kind} {task} --resume-from {record.id}{elsewhere}"
+
+
+@contextmanager
+def _progress() -> "Iterator[SweepObserver]":
+    """Draw one bar over the whole sweep on a terminal; elsewhere print a line after every run."""
+    from manyhands.lab.sweep import SweepObserver
+
+    if not people.is_terminal:
+        yield SweepObserver(_print_line, _say)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[rest]}"), _Left())
+    with Progress(*columns, console=people) as bars:
+        bar = bars.add_task("starting", total=None, rest="", ends=None)
+
+        def draw(pulse: "SweepPulse") -> None:
+            ends = None if pulse.eta_s is None else time.monotonic() + pulse.eta_s
+            bars.update(bar, description=_round(pulse), completed=pulse.done, total=pulse.total)
+            bars.update(bar, rest=_rest(pulse), ends=ends)
+
+        yield SweepObserver(draw, _say)
+
+
+@final
+class _Left(ProgressColumn):
+    """The time left, which goes on falling while a run takes its time."""
+
+    def render(self, task: Bar) -> Text:
+        """Show it, where it is known."""
+        ends = task.fields["ends"]
+        return Text("" if ends is None else f"{clock(max(0.0, ends - time.monotonic()))} left")
+
+
+def _print_line(pulse: "SweepPulse") -> None:
+    if pulse.measure is not None:
+        left = "" if pulse.eta_s is None else f" · {clock(pulse.eta_s)} left"
+        _say(f"{_round(pulse)} · {_rest(pulse)}{left}")
+
+
+def _round(pulse: "SweepPulse") -> str:
+    if pulse.repeat < 0:
+        return f"pilot {pulse.done}/{pulse.total}"
+    return f"repeat {pulse.repeat + 1}/{pulse.repeats}"
+
+
+def _rest(pulse: "SweepPulse") -> str:
+    """Say which cell runs, and what came out."""
+    name, run = name_of_cell(pulse.cell), pulse.measure
+    if run is None:
+        return f"{name} …"
+    if run.failed:
+        return f"{name} failed: {run.failed}"
+    return f"{name} … {run.batch_size / run.step_ms * 1e3:,.0f} samples/s"
+
+
+def name_of_cell(cell: Cell) -> str:
+    """Say in short what a cell is: `mpi ×2, batch 64`; a probe is one worker with a smaller batch."""
+    from manyhands.report.texts import cell_name
+
+    image = f", {cell.image_size} px" if cell.image_size else ""
+    data = f", data ×{cell.replicate}" if cell.replicate > 1 else ""
+    return f"{cell_name(cell)}, batch {cell.batch_size}{image}{data}"

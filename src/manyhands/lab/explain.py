@@ -1,0 +1,239 @@
+"""Say in words where the lost percents of every row went, each sentence with its number, and what would help."""
+
+from collections.abc import Callable
+from math import ceil, floor, log10
+
+from manyhands.lab.losses import CAUSES, Loss
+from manyhands.lab.measured import Kind, Measured
+from manyhands.lab.remedies import remedies
+from manyhands.record.sweep import Cause, Cell, Finding, Fit, Interval, Measure, Part, Row
+
+WORTH_A_SENTENCE_PCT = 0.5
+"""Smaller parts are summed up as the rest."""
+ENOUGH_REPEATS = 5
+
+
+def explain(
+    kind: Kind, cells: list[Cell], measures: list[Measure], cores: int, rows: list[Row], fits: list[Fit]
+) -> list[Finding]:
+    """Return a finding for every row of several workers."""
+    measured = Measured(kind, cells, measures, cores)
+    return [_finding(measured, row, rows, fits) for row in rows if row.cell.size > 1]
+
+
+def _finding(measured: Measured, row: Row, rows: list[Row], fits: list[Fit]) -> Finding:
+    name = name_of(measured, row.cell)
+    baseline = measured.baseline(row.cell)
+    alone = next((other for other in rows if other.cell == baseline), None)
+    if row.samples_per_s is None:
+        return _bare(row, f"{name}: {row.failed}")
+    if row.efficiency is None or alone is None:
+        rate = f"{row.samples_per_s.value:,.0f} samples/s"
+        return _bare(row, f"{name}: {rate}, with no speed-up to tell", _why_no_speed_up(row, alone))
+    loss = Loss(measured, row, alone)
+    return Finding(
+        row=row.cell.key,
+        headline=f"{name}: {_headline(measured.kind, row)}",
+        parts=[Part(cause=cause, percent=loss.parts[cause]) for cause in CAUSES],
+        sentences=[*_sentences(loss), *_doubts(loss)],
+        remedies=remedies(loss, rows, fits),
+    )
+
+
+def _bare(row: Row, headline: str, *sentences: str) -> Finding:
+    return Finding(row=row.cell.key, headline=headline, parts=[], sentences=list(sentences), remedies=[])
+
+
+def _why_no_speed_up(row: Row, alone: Row | None) -> str:
+    why = f": {alone.failed.rstrip('.')}" if alone else ""
+    return f"There is no run of one worker alone to compare {_count(row.repeats, 'run')} with{why}."
+
+
+def name_of(measured: Measured, cell: Cell) -> str:
+    """Name a cell as tables do, with its batch and image size where a sweep has several."""
+    many = f"{cell.workers}×{cell.threads}" if cell.threads > 1 else f"×{cell.workers}"
+    name = f"{cell.engine} {many}" if cell.sync == "allreduce" else f"{cell.engine} {many} {cell.sync}"
+    alone = [other for other in measured.cells if other.role == "baseline"]
+    if len({other.batch_size for other in alone}) > 1:
+        name += f", batch {cell.batch_size}"
+    if len({other.image_size for other in alone}) > 1:
+        name += f", images of {cell.image_size or 'their own'} pixels"
+    return name
+
+
+def _headline(kind: Kind, row: Row) -> str:
+    assert row.speed_up
+    assert row.efficiency
+    fast = "as fast as one worker" if kind == "strong" else "the samples/s of one worker"
+    interval = f" (95 %: {_span(row.efficiency)})" if row.repeats > 1 else ""
+    lost = f"{100 * (1 - row.efficiency.value):.1f} % of the time was lost"
+    if row.efficiency.value > 1:
+        lost = f"superlinear, {100 * (row.efficiency.value - 1):.1f} % of the time was won"
+    return f"{row.speed_up.value:.2f}× {fast}, efficiency {100 * row.efficiency.value:.1f} %{interval}; {lost}"
+
+
+def _span(efficiency: Interval) -> str:
+    return f"{100 * efficiency.low:.1f}–{100 * efficiency.high:.1f}"
+
+
+def _sentences(loss: Loss) -> list[str]:
+    """Return a sentence for each part, the largest loss first, then gains; of a row that won time, gains first."""
+    assert loss.row.efficiency
+    superlinear = loss.row.efficiency.value > 1
+    order = sorted(loss.parts.items(), key=lambda part: ((part[1] < 0) != superlinear, -abs(part[1])))
+    large = [(cause, percent) for cause, percent in order if abs(percent) >= WORTH_A_SENTENCE_PCT]
+    rest = sum(percent for _, percent in order) - sum(percent for _, percent in large)
+    said = [_sentence(loss, cause, percent) for cause, percent in large]
+    if len(large) < len(order) and abs(rest) >= 0.05:
+        said.append(f"The rest, {rest:.1f} %, is spread over what is too small to tell apart.")
+    return said
+
+
+def _sentence(loss: Loss, cause: Cause, percent: float) -> str:
+    words = (LOST if percent > 0 else WON)[cause]
+    return words(loss, f"{abs(percent):.1f} %" + (" (which may be noise)" if cause in loss.doubtful else ""))
+
+
+def _doubts(loss: Loss) -> list[str]:
+    """Say what speaks against trusting the numbers too far."""
+    row = loss.row
+    assert row.efficiency
+    said = []
+    if row.repeats == 1:
+        said.append(f"1 run cannot tell a loss from noise; {ENOUGH_REPEATS} repeats can.")
+    elif row.efficiency.low <= 1 <= row.efficiency.high:
+        said.append(
+            f"All this is within the noise: the efficiency may as well be 100 % (95 %: {_span(row.efficiency)})."
+        )
+    if row.oversubscribed:
+        said.append(
+            f"{loss.ranks} ranks share {_count(loss.measured.cores, 'core')}: "
+            "communication and waiting hold time in which a rank had no core."
+        )
+    if row.failed:
+        said.append(f"{row.failed.rstrip('.')}.")
+    return said
+
+
+def _comm(loss: Loss, percent: str) -> str:
+    row = loss.row
+    sent = f"{_bytes(row.bytes_per_step)} in {_count(row.messages_per_step, 'message')}"
+    return f"{percent} went to communication: {_of_step(loss, row.comm_ms)}, in which all workers together send {sent}."
+
+
+def _wait(loss: Loss, percent: str) -> str:
+    n, uneven = loss.cell.size, loss.batch % loss.cell.size
+    why = f"; {loss.batch} samples do not divide evenly by {n}, so some have {ceil(loss.batch / n)}" if uneven else ""
+    return f"{percent} went to waiting for the slowest worker: {_of_step(loss, loss.row.wait_ms)}{why}."
+
+
+def _serial(loss: Loss, percent: str) -> str:
+    work = SERIAL_WORK.get(loss.cell.sync.partition(":")[0], "the optimiser's step and the loop around it")
+    return f"{percent} is serial work, which every worker does: {_of_step(loss, loss.row.serial_ms)} for {work}."
+
+
+def _small_batch(loss: Loss, percent: str) -> str:
+    return f"{percent} was lost to small batches: {_small_and_whole(loss, 'longer')}."
+
+
+def _oversubscription(loss: Loss, percent: str) -> str:
+    return f"{percent} was lost because {loss.ranks} ranks take turns on {_count(loss.measured.cores, 'core')}."
+
+
+def _memory(loss: Loss, percent: str) -> str:
+    shared = "memory bandwidth, caches and clock"
+    if loss.cell.engine == "threads" or loss.cell.threads > 1:
+        shared = f"Python's interpreter lock, {shared}"
+    return f"{percent} was lost to sharing one machine ({shared}): {_beside_and_alone(loss, 'longer')}."
+
+
+def _won_memory(loss: Loss, percent: str) -> str:
+    return f"{percent} was won, since caches or clock helped: {_beside_and_alone(loss, 'less')}."
+
+
+def _won_small_batch(loss: Loss, percent: str) -> str:
+    return f"{percent} was won, since caches helped with smaller batches: {_small_and_whole(loss, 'less')}."
+
+
+def _won_serial(loss: Loss, percent: str) -> str:
+    now, before = _ms(loss.row.serial_ms), _ms(loss.alone.serial_ms)
+    return f"{percent} was won in the optimiser's step and the loop around it: {now} a step, one worker takes {before}."
+
+
+def _won_comm(loss: Loss, percent: str) -> str:
+    return f"{percent} was won in communication, of which one worker alone had more."
+
+
+def _won_wait(loss: Loss, percent: str) -> str:
+    return f"{percent} was won in waiting, of which one worker alone had more."
+
+
+def _won_oversubscription(loss: Loss, percent: str) -> str:
+    return f"{percent} was won though {loss.ranks} ranks take turns on {_count(loss.measured.cores, 'core')}."
+
+
+SERIAL_WORK = {
+    "compressed": "coding gradients, the optimiser's step and the loop around it",
+    "sharded": "its slice of the optimiser's step and the loop around it",
+    "reduce-broadcast": "the loop around the exchange, and the optimiser's step at one of them",
+    "gather-server": "the loop around the exchange, and the optimiser's step at one of them",
+    "parameter-server": "the loop around the exchange",
+    "async-server": "the loop around the exchange",
+}
+"""What is serial in strategies whose workers do not each update all weights, or do more than that."""
+
+Sentence = Callable[[Loss, str], str]
+LOST: dict[Cause, Sentence] = {
+    "comm": _comm,
+    "wait": _wait,
+    "serial": _serial,
+    "small-batch": _small_batch,
+    "oversubscription": _oversubscription,
+    "memory": _memory,
+}
+WON: dict[Cause, Sentence] = {
+    "comm": _won_comm,
+    "wait": _won_wait,
+    "serial": _won_serial,
+    "small-batch": _won_small_batch,
+    "oversubscription": _won_oversubscription,
+    "memory": _won_memory,
+}
+
+
+def _of_step(loss: Loss, ms: float) -> str:
+    return f"{_ms(ms)} of a step of {_ms(loss.step_ms)}"
+
+
+def _small_and_whole(loss: Loss, longer: str) -> str:
+    whole = round(loss.batch / loss.cell.size / loss.share)
+    return (
+        f"for {loss.batch / loss.cell.size:.4g} samples one worker alone takes {_lost(loss, 'small-batch')} {longer} "
+        f"than 1/{loss.cell.size} of its {_ms(loss.alone.compute_ms)} for {whole}"
+    )
+
+
+def _beside_and_alone(loss: Loss, longer: str) -> str:
+    return f"computing takes {_ms(loss.row.compute_ms)} a step, {_lost(loss, 'memory')} {longer} than one worker alone"
+
+
+def _lost(loss: Loss, cause: Cause) -> str:
+    """Return the time that a part stands for, lost or won: as its percent does, it pairs repeats."""
+    return _ms(abs(loss.parts[cause]) / 100 * loss.step_ms)
+
+
+def _ms(ms: float) -> str:
+    digits = 3 if ms >= 1 else 2
+    decimals = max(0, digits - 1 - floor(log10(ms))) if ms > 0 else 0
+    return f"{ms:,.{decimals}f} ms"
+
+
+def _bytes(number: float) -> str:
+    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if number >= factor:
+            return f"{number / factor:.3g} {unit}"
+    return f"{number:.0f} B"
+
+
+def _count(number: float, noun: str) -> str:
+    return f"{number:.3g} {noun}" if number == 1 else f"{number:.3g} {noun}s"

@@ -1,0 +1,202 @@
+"""Look closely at some steps of a run: a watch that times them call by call, and the worker that carries it."""
+
+import itertools
+import json
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, final
+
+from manyhands.comm import Comm
+from manyhands.journal import Journal
+from manyhands.lab.calls import CallLog, Note, Spent, Tally, Toll, slow_down, sum_of
+from manyhands.lab.functions import plain
+from manyhands.record import Pulse
+from manyhands.timeline import gather_texts
+from manyhands.training import Job, train_rank
+from manyhands.watch import Watch
+
+PAUSES = frozenset({Journal.evaluate.__code__, Journal.checkpoint.__code__})
+"""What happens between two steps and is no part of the loop's time in a run's record."""
+KEPT_NOTES = 200_000
+"""Notes to keep until the run has ended; beyond that they are summed up on the way, which takes time from the run."""
+ENOUGH = 1 / 3
+"""The share of undisturbed steps that is enough to leave the others out."""
+
+
+class Pace(NamedTuple):
+    """Which steps are timed call by call: one in `stride`, from the step `first` on."""
+
+    first: int
+    stride: int
+
+    def times(self, step: int) -> bool:
+        """Tell whether this step is timed so."""
+        return step >= self.first and (step - self.first) % self.stride == 0
+
+
+class _Piece(NamedTuple):
+    """A step that was timed call by call."""
+
+    notes: list[Note]
+    stack: list[CodeType]
+
+
+def interruptions() -> int:
+    """Return how often this thread has lost its core to another program, as far as the system tells."""
+    who = getattr(resource, "RUSAGE_THREAD", None)
+    return resource.getrusage(who).ru_nivcsw if who is not None else 0
+
+
+@final
+class Lens:
+    """Times the steps between one call of `at` and the next: some call by call, the others as a whole.
+
+    A timed step in which another program took the core is left out, unless too few others are left: one such pause is
+    longer than most steps, and would be found in whichever small function it fell on.
+    """
+
+    def __init__(
+        self,
+        inner: Watch,
+        pace: Pace,
+        *,
+        within: CodeType,
+        pauses: frozenset[CodeType] = PAUSES,
+        clock: Callable[[], float] = time.perf_counter,
+        interruptions: Callable[[], int] = interruptions,
+    ) -> None:
+        self._inner, self._pace, self._within = inner, pace, within
+        self._clock, self._interruptions = clock, interruptions
+        self._log, self._stack, self._before = CallLog(clock), [within], 0
+        self._since_s: float | None = None
+        self._slow_down = slow_down()
+        self._calm: list[_Piece] = []
+        self._disturbed: list[_Piece] = []
+        self._spent: list[Spent] = []
+        self._short_gaps: list[tuple[float, float]] = []
+        self.steps = 0
+        self.plain_s: list[float] = []
+        self.tally = Tally(pauses)
+
+    def at(self, step: int) -> None:
+        """End the step before, and begin this one."""
+        now_s = self._clock()
+        if self._log.is_open:
+            self._end_timed()
+        elif self._since_s is not None:
+            self.plain_s.append(now_s - self._since_s)
+        self._inner.at(step)
+        self.steps += 1
+        if self._pace.times(step):
+            self._stack, self._before = _stack(self._within), self._interruptions()
+            self._log.open()
+        self._since_s = self._clock() if step >= self._pace.first else None
+
+    def stop_asked(self) -> bool:
+        """Pass on."""
+        return self._inner.stop_asked()
+
+    def pulse(self, pulse: Pulse) -> None:
+        """Pass on."""
+        self._inner.pulse(pulse)
+
+    def close(self) -> None:
+        """Stop looking; the last step has no end that would be told, and is left out."""
+        if self._log.is_open:
+            self._log.close()
+        self._since_s = None
+
+    def finish(self) -> None:
+        """Sum up what is left."""
+        timed = len(self._spent) + len(self._calm) + len(self._disturbed)
+        self._sum_up(self._calm)
+        if len(self._spent) < ENOUGH * timed:
+            self._sum_up(self._disturbed)
+
+    @property
+    def timed_steps(self) -> int:
+        """How many steps the tally is of."""
+        return len(self._spent)
+
+    @property
+    def disturbed_steps(self) -> int:
+        """How many timed steps are not in it."""
+        return len(self._disturbed)
+
+    @property
+    def extra_s(self) -> float:
+        """By how much a timed step is longer than another, in the least disturbed quarters of both."""
+        if not self._spent or not self.plain_s:
+            return 0.0
+        timed = _least([spent.python_s + spent.native_s for spent in self._spent])
+        return max(0.0, statistics.mean(timed) - statistics.mean(_least(self.plain_s)))
+
+    def toll(self) -> Toll:
+        """Tell what the notes cost, from how much longer they make a step."""
+        if not self._spent:
+            return Toll(0.0, 1.0)
+        spent, slow = sum_of(self._spent), self._slow_down
+        slower_s = spent.python_s * (1 - 1 / slow)
+        note_s = (self.extra_s * len(self._spent) - slower_s) / (spent.native_gaps + spent.python_gaps / slow)
+        # Steps differ for other reasons too. But a note costs no less than the shortest gaps between notes last, and
+        # cannot cost far more than half of them do.
+        least_s, half_s = (statistics.median(gaps) for gaps in zip(*self._short_gaps, strict=True))
+        return Toll(min(max(note_s, least_s), 2 * half_s), slow)
+
+    def _end_timed(self) -> None:
+        piece = _Piece(self._log.close(), self._stack)
+        pieces = self._calm if self._interruptions() == self._before else self._disturbed
+        pieces.append(piece)
+        if sum(len(kept.notes) for kept in pieces) > KEPT_NOTES:
+            self._sum_up(pieces) if pieces is self._calm else pieces.pop()
+
+    def _sum_up(self, pieces: list[_Piece]) -> None:
+        for notes, stack in pieces:
+            # The notes begin with the end of our own `at`, and end with the beginning of the next.
+            first = next(i for i, (what, code, _, _) in enumerate(notes) if code is _AT and what == "return")
+            last = max(i for i, (what, code, _, _) in enumerate(notes) if code is _AT and what == "call")
+            spent = self.tally.add(notes[first + 1 : last], stack, notes[first][3], notes[last][3])
+            self._spent.append(spent)
+            self._short_gaps.append(_short_gaps(notes))
+        pieces.clear()
+
+
+_AT = Lens.at.__code__
+
+
+def _least(seconds: Iterable[float]) -> list[float]:
+    """Return the least quarter."""
+    ordered = sorted(seconds)
+    return ordered[: 1 + len(ordered) // 4]
+
+
+def _short_gaps(notes: list[Note]) -> tuple[float, float]:
+    """Return what a twentieth of the gaps between notes are shorter than, and what half are."""
+    gaps = sorted(b[3] - a[3] for a, b in itertools.pairwise(notes))
+    return gaps[len(gaps) // 20], gaps[len(gaps) // 2]
+
+
+def _stack(within: CodeType) -> list[CodeType]:
+    """Return the functions that called `at`, from `within` on, the innermost last."""
+    found: list[CodeType] = []
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and within not in found:
+        found.append(frame.f_code)
+        frame = frame.f_back
+    return found[::-1]
+
+
+def profile_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
+    """Train as one rank of `comm`; return the record and the profile of every rank, the same on all."""
+    lens = Lens(watch, Pace(**job.extra), within=train_rank.__code__)
+    try:
+        record = train_rank(comm, job, lens)
+    finally:
+        lens.close()
+    lens.finish()
+    own = json.dumps({"record": record, "profile": plain(lens)})
+    return {"ranks": [json.loads(text) for text in gather_texts(comm, own)]}

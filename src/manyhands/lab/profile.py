@@ -1,0 +1,177 @@
+"""Profile a run: train for a few seconds, and tell on every rank which functions took the time (papers/000)."""
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from manyhands import facts, launch, sync, tasks
+from manyhands.beat import WARM_UP
+from manyhands.config import RunConfig
+from manyhands.errors import check
+from manyhands.lab.lens import Pace, profile_rank
+from manyhands.lab.trial import Trial, try_steps
+from manyhands.launch.base import Observer
+from manyhands.plan import Plan
+from manyhands.record import (
+    FunctionRow,
+    LineRow,
+    ProfileRecord,
+    RankProfile,
+    RunDir,
+    RunRecord,
+    new_id,
+    open_run,
+    write_atomically,
+)
+from manyhands.request import resolve
+from manyhands.run import ignore, preflight
+from manyhands.tasks import Task
+from manyhands.tasks.load import check_not_importing, name_of
+from manyhands.training import Job
+
+PROFILE = "profile.json"
+"""The file in a run's folder that holds the profile."""
+SECONDS = 4.0
+"""How long the steps of a profile take together, if neither steps nor epochs were asked for."""
+COST = 0.01
+"""The share of a run that timing may add."""
+NOTE_S = 1e-6
+"""What a note of a call costs at the most: 0.2 µs in a tight loop, more in a step that has other things in its caches."""
+TRACE = 20
+"""Steps in the timeline, if not asked for otherwise: fewer in a short run."""
+FEWEST, MOST = 50, 20_000
+"""Steps that a profile chooses by itself."""
+FEWEST_TIMED = 10
+"""A short run is timed more often than the cost allows, until it has so many timed steps."""
+LEAST_STRIDE = 3
+"""The steps between two timed ones tell what the timing costs."""
+
+
+def profile(
+    task: str | Task,
+    *,
+    out: str | Path = "runs",
+    observe: Observer = ignore,
+    accept: Callable[[RunConfig], None] = lambda config: None,
+    **options: Any,
+) -> ProfileRecord:
+    """Profile a task with the options of `manyhands train`; `accept` may refuse the config before anything starts.
+
+    >>> record = profile("mlp", engine="mpi", workers=2)  # doctest: +SKIP
+    """
+    check_not_importing()
+    own = tasks.load(task) if isinstance(task, str) else task
+    config = resolve(task if isinstance(task, str) else name_of(task), options, own)
+    accept(config)
+    launcher = launch.make(config.engine)
+    ready = preflight(config, own)
+    # Each process of an mpiexec from outside has tried its own steps; the first one's decide for all.
+    tried = Trial(*json.loads(launcher.agree(json.dumps(try_steps(config, ready)))))
+    config = _with_length(config, tried, options)
+    plan = Plan(config, ready.data.train, 0, config.size)
+    pace = pace_of(config, plan.steps, tried)
+    sync.make(config.sync).check_run(config, plan.steps, plan.steps_per_epoch)
+    run = RunDir(Path(out) / launcher.agree(new_id(config)))
+    if launcher.leads:
+        open_run(run, config)
+    job = Job(config, run, task=own, data=ready.data, read_s=ready.read_s, extra=pace._asdict())
+    found = launcher.launch(profile_rank, job, observe)[0]["ranks"]
+    record = _record(config, run, found)
+    if launcher.leads:
+        write_atomically(run.path / PROFILE, record.model_dump_json(indent=2) + "\n")
+    return record
+
+
+def _with_length(config: RunConfig, tried: Trial, options: dict[str, Any]) -> RunConfig:
+    """Choose the steps, and how many of them to draw, where the user did not."""
+    if not options.get("steps") and options.get("epochs") is None:
+        steps = min(MOST, max(FEWEST, round(SECONDS / tried.step_s)))
+        config = config.model_copy(update={"steps": steps})
+    if options.get("trace") is None:
+        trace = min(TRACE, config.steps // 4) if config.steps else TRACE
+        config = config.model_copy(update={"trace": trace})
+    return config
+
+
+def pace_of(config: RunConfig, steps: int, tried: Trial) -> Pace:
+    """Choose which steps to time call by call: as many as the cost allows, after the warm-up and those drawn."""
+    first = WARM_UP + config.trace
+    left = steps - first
+    fewest = 2 * LEAST_STRIDE + 1
+    check(
+        left >= fewest,
+        f"a profile of {steps} steps is too short: {WARM_UP} warm up, {config.trace} are traced, and at least {fewest} "
+        f"must follow; give --steps {first + fewest} or more",
+    )
+    wanted = tried.notes * NOTE_S / (COST * tried.least_s)
+    return Pace(first, _prime_from(max(LEAST_STRIDE, min(wanted, left / FEWEST_TIMED))))
+
+
+def _prime_from(number: float) -> int:
+    """Return the least prime from here on, so that what happens every second, or eighth, step is timed as often."""
+    candidates = (n for n in itertools.count(max(2, round(number))) if all(n % d for d in range(2, int(n**0.5) + 1)))
+    return next(candidates)
+
+
+def _record(config: RunConfig, run: RunDir, found: Sequence[dict[str, Any]]) -> ProfileRecord:
+    """Put the ranks' profiles together; the first rank's record tells of the run."""
+    whole = RunRecord.model_validate(found[0]["record"])
+    return ProfileRecord(
+        id=whole.id,
+        status=whole.status,
+        task=whole.task,
+        engine=whole.engine,
+        sync=whole.sync,
+        workers=whole.workers,
+        threads=whole.threads,
+        batch_size=whole.batch_size,
+        device=whole.device,
+        parameters=whole.parameters,
+        steps=whole.steps,
+        trace=run.trace.name if config.trace else "",
+        ranks=[_rank(whole, rank, each["record"], each["profile"]) for rank, each in enumerate(found)],
+        hardware=facts.hardware(),
+        versions=facts.versions(),
+    )
+
+
+def _rank(whole: RunRecord, rank: int, own: dict[str, Any], seen: dict[str, Any]) -> RankProfile:
+    """Scale what was seen in the timed steps to the rank's whole loop; a server has no record of its own."""
+    spent = whole.ranks[rank]
+    loop_s = spent.compute_s + spent.comm_s + spent.wait_s
+    read_s, eval_s, total_s = (float(own.get(name, 0.0)) for name in ("read_s", "eval_s", "total_s"))
+    rest_s = max(0.0, total_s - read_s - eval_s - loop_s)
+    seen_s = sum(function["self_s"] for function in seen["functions"])
+    longer = loop_s / seen_s if seen_s else 0.0
+    more = seen["steps"] / max(1, seen["timed_steps"])
+    percent = 100 / max(loop_s + read_s + eval_s + rest_s, 1e-9)
+
+    def scaled(row: dict[str, Any]) -> dict[str, Any]:
+        times: dict[str, float] = {key: row[key] * longer for key in ("self_s", "total_s") if key in row}
+        return {**row, **times, "calls": round(row["calls"] * more), "share_pct": times["self_s"] * percent}
+
+    functions = [FunctionRow(**scaled(row)) for row in seen["functions"]]
+    lines = [LineRow(**scaled(row)) for row in seen["lines"]]
+    return RankProfile(
+        rank=rank,
+        role=spent.role,
+        host=spent.host,
+        steps=seen["steps"],
+        timed_steps=seen["timed_steps"],
+        disturbed_steps=seen["disturbed_steps"],
+        extra_ms=seen["extra_ms"],
+        cost_pct=_cost_pct(seen, loop_s),
+        loop_s=loop_s,
+        read_s=read_s,
+        eval_s=eval_s,
+        rest_s=rest_s,
+        functions=sorted(functions, key=lambda row: -row.self_s),
+        lines=sorted(lines, key=lambda row: -row.self_s),
+    )
+
+
+def _cost_pct(seen: dict[str, Any], loop_s: float) -> float:
+    timed = seen["timed_steps"] + seen["disturbed_steps"]
+    return 0.1 * seen["extra_ms"] * timed / loop_s if loop_s else 0.0

@@ -1,0 +1,59 @@
+"""Try some steps of one worker in this process, to see how long one takes and how much there is to note of it."""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from manyhands import facts
+from manyhands.config import RunConfig
+from manyhands.lab.calls import CallLog
+from manyhands.launch.cores import process_settings
+from manyhands.plan import Plan
+from manyhands.replica.base import sum_of_lanes
+from manyhands.run import Ready
+
+ENOUGH_S = 0.4
+"""Time to spend on these steps, though at least three are made."""
+
+
+class Trial(NamedTuple):
+    """What the steps were like."""
+
+    step_s: float
+    """The mean."""
+    least_s: float
+    """The shortest, which others that use the machine have disturbed the least."""
+    notes: int
+    """What a log of all calls would hold of one."""
+
+
+def try_steps(config: RunConfig, ready: Ready) -> Trial:
+    """Make steps of the first worker's share of a batch, alone, with nothing exchanged."""
+    replica = ready.replica
+    plan = Plan(config, ready.data.to(replica.params.device).train, 0, config.size)
+    batches = plan.batches(0)
+
+    def step(i: int) -> None:
+        loss = sum_of_lanes(replica, plan.lanes(batches[i % len(batches)], i))
+        replica.apply()
+        float(loss)  # waits for a GPU
+
+    with process_settings(config, config.size, facts.cores()):
+        log = CallLog()
+        log.open()
+        try:
+            step(0)  # makes its buffers, which takes the longest
+        finally:
+            notes = log.close()
+        took = _times(step)
+    return Trial(statistics.mean(took), min(took), len(notes))
+
+
+def _times(step: Callable[[int], None]) -> list[float]:
+    took: list[float] = []
+    while len(took) < 3 or sum(took) < ENOUGH_S:
+        begun_s = time.perf_counter()
+        step(len(took))
+        took.append(time.perf_counter() - begun_s)
+    return took

@@ -1,0 +1,167 @@
+"""One self-contained HTML page: what stands on it, and how it is written. Opening it needs no network."""
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from manyhands.report.drawing import Figure
+from manyhands.report.palette import DARK, LIGHT
+from manyhands.report.tables import Grid, is_numbers
+from manyhands.report.words import Passage
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A figure that is seen first."""
+
+    label: str
+    value: str
+    beside: str
+
+
+@dataclass(frozen=True)
+class Heading:
+    """The head of a column."""
+
+    text: str
+    about: str
+    is_number: bool
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """What stands in a table: a value, and its interval where it has one."""
+
+    text: str
+    interval: str
+    css: str
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A row, and how it is marked."""
+
+    cells: list[TableCell]
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table on the page."""
+
+    caption: str
+    headings: list[Heading]
+    rows: list[TableRow]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page, with a heading; what is empty is not shown."""
+
+    id: str
+    title: str
+    short: bool = False
+    """Whether it may follow another on one printed page."""
+    data: bool = False
+    """Whether the tables can be taken from here as Markdown and CSV."""
+    passages: list[Passage] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    meanings: list[tuple[str, str]] = field(default_factory=list)
+    pair: list[Figure] = field(default_factory=list)
+    """Figures side by side where there is room."""
+    figures: list[Figure] = field(default_factory=list)
+    facts: list[list[tuple[str, str]]] = field(default_factory=list)
+    commands: list[tuple[str, str]] = field(default_factory=list)
+    """What to type, with a word on what for."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to show."""
+        parts = (self.passages, self.tables, self.notes, self.pair, self.figures, self.facts, self.commands)
+        return not any(parts)
+
+
+@dataclass(frozen=True)
+class Page:
+    """All that stands on a page."""
+
+    kicker: str
+    title: str
+    headline: str
+    facts: str
+    tiles: list[Tile]
+    sections: list[Section]
+    markdown: str
+    csv: str
+    csv_name: str
+
+
+def table(caption: str, grid: Grid, about: dict[str, str] | None = None, marks: list[str] | None = None) -> Table:
+    """Set a grid as a table of the page; `about` explains headings, `marks` are the rows' styles."""
+    numbers = [is_numbers(column) for column in zip(*grid.rows, strict=True)] or [False] * len(grid.headings)
+    headings = [
+        Heading(text, (about or {}).get(text, ""), number) for text, number in zip(grid.headings, numbers, strict=True)
+    ]
+    rows = [
+        TableRow([_cell(text, number) for text, number in zip(row, numbers, strict=True)], mark)
+        for row, mark in zip(grid.rows, marks or [""] * len(grid.rows), strict=True)
+    ]
+    return Table(caption, headings, rows)
+
+
+def _cell(text: str, is_number: bool) -> TableCell:
+    if not is_number:
+        return TableCell(text, "", "text wrap" if len(text) > 40 else "text")
+    value, _, interval = text.partition(" (")
+    return TableCell(value, interval, "")
+
+
+def render(page: Page) -> str:
+    """Write the page. All that comes from a record is escaped."""
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["flow"] = _flow
+    template = environment.from_string(_own("page.html"))
+    sections = [section for section in page.sections if not section.is_empty]
+    figures = [figure for section in sections for figure in (*section.pair, *section.figures)]
+    shown = Page(**{**vars(page), "sections": sections})
+    return template.render(
+        page=shown,
+        css=Markup(_own("page.css")),
+        js=Markup(_own("page.js")),
+        plotly=Markup(get_plotlyjs()),
+        figures=_json({"figures": [asdict(f) for f in figures], "colours": {"light": LIGHT, "dark": DARK}}),
+        markdown=_json(page.markdown),
+        csv=_json(page.csv),
+    )
+
+
+def _flow(text: str) -> str:
+    """Keep a number and its unit, and the bounds of an interval, on one line."""
+    return text.replace(" %", "\u00a0%").replace("95\u00a0%: ", "95\u00a0%:\u00a0").replace("–", "\u2060–\u2060")
+
+
+def _own(name: str) -> str:
+    return files("manyhands.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _json(thing: Any) -> Markup:
+    """Write JSON that may stand in a script element, whatever its texts are; numbers that are none become null."""
+    text = json.dumps(_finite(thing), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def _finite(thing: Any) -> Any:
+    if isinstance(thing, dict):
+        return {key: _finite(value) for key, value in thing.items()}
+    if isinstance(thing, list | tuple):
+        return [_finite(value) for value in thing]
+    return None if isinstance(thing, float) and not math.isfinite(thing) else thing

@@ -1,0 +1,164 @@
+"use strict";
+(() => {
+  const read = (id) => JSON.parse(document.getElementById(id).textContent);
+  const { figures, colours } = read("figures");
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const print = matchMedia("print");
+  const coarse = matchMedia("(pointer: coarse)");
+  const PRINTED = { width: 640, half: 305, height: 260 };
+  const chosen = {}; // by figure, the number of its view
+  const hidden = {}; // by figure, the names that were switched off
+  let printing = print.matches;
+
+  const paint = (thing, names) => {
+    if (Array.isArray(thing)) return thing.map((value) => paint(value, names));
+    if (thing && typeof thing === "object")
+      return Object.fromEntries(Object.entries(thing).map(([key, value]) => [key, paint(value, names)]));
+    return typeof thing === "string" && thing[0] === "@" ? names[thing.slice(1)] || thing : thing;
+  };
+
+  const put = (thing, path, value) => {
+    const keys = path.split(".");
+    const last = keys.pop();
+    keys.reduce((at, key) => (at[key] = at[key] || {}), thing)[last] = value;
+  };
+
+  const group = (trace) => trace.legendgroup || trace.name;
+
+  const spec = (figure, half) => {
+    const layout = structuredClone(figure.layout);
+    const view = figure.views[chosen[figure.id] || 0];
+    const data = structuredClone((view && view.data) || figure.data);
+    layout.height = figure.height;
+    if (view) {
+      for (const [key, values] of Object.entries(view.traces)) values.forEach((value, i) => put(data[i], key, value));
+      for (const [key, value] of Object.entries(view.layout)) put(layout, key, value);
+    }
+    layout.font.family = getComputedStyle(document.body).fontFamily;
+    if (coarse.matches) layout.dragmode = false; // a finger scrolls the page
+    for (const trace of data) if (hidden[figure.id]?.has(group(trace))) trace.visible = false;
+    layout.autosize = !printing;
+    if (printing && half) Object.assign(layout, { width: PRINTED.half, height: PRINTED.height });
+    else if (printing) layout.width = PRINTED.width;
+    const names = dark.matches && !printing ? colours.dark : colours.light;
+    return paint({ data, layout }, names);
+  };
+
+  const DASHES = { dash: "6 3", dot: "2 3", dashdot: "7 3 2 3", longdash: "10 3", longdashdot: "10 3 2 3" };
+  const MARKS = {
+    circle: "M15 3.5a4.5 4.5 0 1 1 0 9a4.5 4.5 0 1 1 0-9z",
+    square: "M11 4h8v8h-8z",
+    diamond: "M15 2.5l5.5 5.5l-5.5 5.5l-5.5-5.5z",
+    "triangle-up": "M15 3l5 9h-10z",
+    x: "M11 4l8 8m0-8l-8 8",
+    cross: "M15 3v10m-5-5h10",
+  };
+
+  const swatch = (trace) => {
+    const bar = trace.type === "bar";
+    const colour = bar ? trace.marker.color : trace.line.color;
+    const line = `<path d="M0 8h30" stroke-width="2.5" stroke-dasharray="${DASHES[trace.line?.dash] || ""}"/>`;
+    const mark = trace.mode?.includes("markers") ? `<path d="${MARKS[trace.marker?.symbol] || MARKS.circle}"/>` : "";
+    const inner = bar ? '<rect width="14" height="14" y="1" rx="2"/>' : line + mark;
+    return `<svg width="${bar ? 14 : 30}" height="16" aria-hidden="true" fill="${colour}" stroke="${bar ? "none" : colour}">${inner}</svg>`;
+  };
+
+  // Names are escaped for plotly, which reads them as HTML.
+  const plain = (text) => text.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
+
+  const legend = (figure, data) => {
+    const list = document.getElementById(`legend-${figure.id}`);
+    const items = data.filter(({ showlegend }) => showlegend !== false).map((trace, number) => {
+      const button = document.createElement("button");
+      const shown = !hidden[figure.id]?.has(group(trace));
+      button.type = "button";
+      button.setAttribute("aria-pressed", shown);
+      button.title = shown ? "Click to hide" : "Click to show";
+      button.innerHTML = swatch(trace);
+      const name = document.createElement("span");
+      name.textContent = plain(trace.name);
+      button.append(name);
+      button.addEventListener("click", () => {
+        const names = (hidden[figure.id] ||= new Set());
+        names.delete(group(trace)) || names.add(group(trace));
+        draw(figure);
+        list.children[number].firstChild.focus();
+      });
+      const item = document.createElement("li");
+      item.append(button);
+      return item;
+    });
+    list.replaceChildren(...items);
+  };
+
+  const config = {
+    responsive: true,
+    displaylogo: false,
+    displayModeBar: coarse.matches ? false : "hover",
+    modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
+  };
+
+  const draw = (figure) => {
+    const place = document.getElementById(`plot-${figure.id}`);
+    const { data, layout } = spec(figure, place.closest(".pair"));
+    place.style.height = `${layout.height}px`;
+    legend(figure, data);
+    Plotly.react(place, data, layout, config);
+  };
+  const drawAll = () => figures.forEach(draw);
+
+  const setPrinting = (now) => {
+    if (now === printing) return;
+    printing = now;
+    drawAll();
+  };
+
+  for (const control of document.querySelectorAll("[data-figure]"))
+    control.addEventListener("change", (event) => {
+      const figure = figures.find(({ id }) => id === control.dataset.figure);
+      chosen[figure.id] = Number(event.target.value);
+      draw(figure);
+    });
+
+  const copy = async (text) => {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      const area = document.createElement("textarea");
+      area.value = text;
+      document.body.append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+  };
+
+  const say = (button, words) => {
+    const before = button.dataset.label || (button.dataset.label = button.textContent);
+    button.textContent = words;
+    setTimeout(() => (button.textContent = before), 1500);
+  };
+
+  for (const button of document.querySelectorAll("button[data-copy]"))
+    button.addEventListener("click", async () => {
+      const source = document.getElementById(button.dataset.copy);
+      await copy(source.type === "application/json" ? read(source.id) : source.textContent.trim());
+      say(button, "Copied");
+    });
+
+  for (const button of document.querySelectorAll("button[data-save]"))
+    button.addEventListener("click", () => {
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob([read(button.dataset.save)], { type: "text/csv" }));
+      link.download = button.dataset.name;
+      link.click();
+      URL.revokeObjectURL(link.href);
+      say(button, "Saved");
+    });
+
+  drawAll();
+  dark.addEventListener("change", drawAll);
+  print.addEventListener("change", (event) => setPrinting(event.matches));
+  addEventListener("beforeprint", () => setPrinting(true));
+  addEventListener("afterprint", () => setPrinting(false));
+})();

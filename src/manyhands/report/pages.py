@@ -1,0 +1,174 @@
+"""The page of a sweep, and the same as Markdown."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from manyhands.record import Row, SweepDir, SweepRecord
+from manyhands.report import columns
+from manyhands.report.columns import Column
+from manyhands.report.drawing import Figure
+from manyhands.report.figures import CAUSES, sweep_figures
+from manyhands.report.histories import losses, runs_of, timelines
+from manyhands.report.html import Page, Section, Table, Tile, table
+from manyhands.report.tables import (
+    Grid,
+    as_csv,
+    as_markdown,
+    fits_table,
+    markdown_text,
+    notes,
+    numbers_table,
+    scaling_table,
+)
+from manyhands.report.texts import cell_name, fixed, num_bytes, percent, span, times
+from manyhands.report.words import best_row, circumstances, headline, passages, task_name
+
+TABLES: dict[str, tuple[Column, ...]] = {
+    "Speed": (
+        *columns.WHO,
+        *(columns.STEP, columns.EPOCH, columns.RATE, columns.SPEED_UP, columns.EFFICIENCY),
+        *(columns.IMPROVEMENT, columns.KARP_FLATT),
+    ),
+    "Where a step's time goes": (
+        *columns.WHO,
+        *(columns.COMPUTE, columns.SERIAL, columns.COMM, columns.WAIT),
+        *(columns.SENT, columns.MESSAGES, columns.MEMORY, columns.ENERGY),
+    ),
+    "What was learned": (
+        *columns.WHO,
+        *(columns.REPEATS, columns.READ, columns.TOTAL),
+        *(columns.TRAIN_LOSS, columns.TEST_LOSS, columns.ACCURACY),
+    ),
+}
+"""The tables of the page; together they have all columns."""
+
+
+def sweep_page(sweep: SweepDir, record: SweepRecord) -> Page:
+    """Set a sweep's page from its record and its runs' folders."""
+    figures = {figure.id: figure for figure in sweep_figures(record)}
+    runs = runs_of(sweep, record)
+
+    def some(*names: str) -> list[Figure]:
+        return [figures[name] for name in names if name in figures]
+
+    line, loss = timelines(runs), losses(runs)
+    title = f"{task_name(record.task)}: {record.kind} scaling"
+    return Page(
+        kicker="manyhands scaling report",
+        title=title,
+        headline=headline(record),
+        facts=circumstances(record),
+        tiles=_tiles(record),
+        sections=[
+            Section("scaling", "Scaling", pair=some("speed-up", "efficiency"), figures=some("weak")),
+            Section(
+                "numbers",
+                "The numbers",
+                data=True,
+                tables=_tables(record),
+                notes=notes(record),
+                meanings=[(c.heading, c.about) for c in columns.EVERYTHING if c.shown(record.rows)],
+            ),
+            Section("why", "Where the time went", passages=passages(record), figures=some("lost", "split")),
+            Section("timeline", "Timeline", figures=[line] if line else []),
+            Section("learning", "Learning", short=True, pair=[*([loss] if loss else []), *some("accuracy")]),
+            Section("laws", "Fitted laws", short=True, tables=_fits(record)),
+            Section("failed", "What failed", short=True, tables=_failed(record)),
+            Section("machine", "The machine", short=True, facts=[facts(record.hardware), facts(record.versions)]),
+            Section("again", "Run it again", short=True, commands=_commands(sweep, record)),
+        ],
+        markdown=sweep_markdown(record),
+        csv=as_csv(numbers_table(record)),
+        csv_name=f"{record.id}.csv",
+    )
+
+
+def _tiles(record: SweepRecord) -> list[Tile]:
+    """Return the figures of the best row that are seen first."""
+    best = best_row(record)
+    if best is None or not (best.speed_up and best.efficiency and best.samples_per_s):
+        return []
+    name = cell_name(best.cell)
+    rate = fixed(best.samples_per_s.value, 0)
+    return [
+        Tile("Best speed-up", times(best.speed_up.value), f"{name}, 95 %: {span(best.speed_up)}"),
+        Tile("Efficiency", percent(100 * best.efficiency.value, 0), f"95 %: {span(best.efficiency, 100, 0)}"),
+        Tile("Samples per second", rate, f"{name}, together"),
+        *_greatest_loss(record, best),
+        Tile("Test accuracy", percent(100 * best.test_accuracy, 2), _beside_one_worker(record, best)),
+    ]
+
+
+def _greatest_loss(record: SweepRecord, row: Row) -> list[Tile]:
+    parts = [part for finding in record.findings if finding.row == row.cell.key for part in finding.parts]
+    if not parts or (worst := max(parts, key=lambda part: part.percent)).percent <= 0:
+        return []
+    return [Tile("Greatest loss", percent(worst.percent, 0), f"to {CAUSES[worst.cause]}, {cell_name(row.cell)}")]
+
+
+def _beside_one_worker(record: SweepRecord, row: Row) -> str:
+    alone = next((r for r in record.rows if r.cell.role == "baseline" and r.repeats), None)
+    return f"one worker: {percent(100 * alone.test_accuracy, 2)}" if alone else cell_name(row.cell)
+
+
+def _tables(record: SweepRecord) -> list[Table]:
+    marks = ["failed" if not r.repeats else "shared" if r.oversubscribed else "" for r in record.rows]
+    about = {column.heading: column.about for column in columns.EVERYTHING}
+    return [table(caption, scaling_table(record, chosen), about, marks) for caption, chosen in TABLES.items()]
+
+
+def _fits(record: SweepRecord) -> list[Table]:
+    return [table("Laws of scaling fitted to each curve", fits_table(record))] if record.fits else []
+
+
+def _failed(record: SweepRecord) -> list[Table]:
+    rows = [[cell_name(row.cell), row.cell.key, row.failed] for row in record.rows if row.failed]
+    caption = "Cells that failed, or ran less often than was asked for"
+    return [table(caption, Grid(["run", "cell", "reason"], rows))] if rows else []
+
+
+def facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Put facts of a record in words."""
+    return [_fact(name, value) for name, value in about.items()]
+
+
+def _fact(name: str, value: Any) -> tuple[str, str]:
+    if isinstance(value, list):
+        value = ", ".join(map(str, value)) or "none"
+    if name.endswith("_gib"):
+        return name.removesuffix("_gib"), f"{value} GiB"
+    if name.endswith("_bytes"):
+        return name.removesuffix("_bytes"), num_bytes(value)
+    return {"cpu": "processor"}.get(name, name.replace("_", " ")), str(value)
+
+
+def _commands(sweep: SweepDir, record: SweepRecord) -> list[tuple[str, str]]:
+    return [
+        ("The sweep, on this machine or another:", record.command),
+        ("This report, drawn again from the stored record:", f"manyhands report {shlex.quote(str(sweep.path))}"),
+    ]
+
+
+def sweep_markdown(record: SweepRecord) -> str:
+    """Write what a sweep says for a README."""
+    parts = [
+        f"## {markdown_text(task_name(record.task))}: {record.kind} scaling",
+        f"**{markdown_text(headline(record))}**",
+        markdown_text(circumstances(record)),
+        *(as_markdown(scaling_table(record, chosen)).rstrip() for chosen in TABLES.values()),
+        "\n".join(f"- {markdown_text(note)}" for note in notes(record)),
+        "\n".join(_markdown_passages(record)),
+        as_markdown(fits_table(record)).rstrip() if record.fits else "",
+        f"Run it again:\n\n```sh\n{record.command}\n```",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _markdown_passages(record: SweepRecord) -> list[str]:
+    lines = []
+    for passage in passages(record):
+        lines.append(f"- {markdown_text(passage.headline or passage.title)}")
+        inner = [*passage.sentences, *(f"→ {remedy}" for remedy in passage.remedies), *passage.others, *passage.fits]
+        lines += [f"  - {markdown_text(line)}" for line in inner]
+    return lines

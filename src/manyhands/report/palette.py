@@ -1,0 +1,71 @@
+"""Colours that the colour-blind tell apart, for light and for dark; a figure names them as `@mpi` or `@comm`.
+
+Engines have the colours of Okabe and Ito (2008), parts of a step those of Paul Tol's high- and medium-contrast schemes,
+which also stay apart in grey print.
+"""
+
+from typing import Any
+
+LIGHT = {
+    "text": "#1c2024",
+    "muted": "#5b6470",
+    "grid": "#e3e6ea",
+    "panel": "#ffffff",
+    "serial-engine": "#4d4d4d",
+    "threads": "#b86f00",
+    "mpi": "#0072b2",
+    "hybrid": "#00795a",
+    "torch": "#c44601",
+    "ray": "#a8468a",
+    "other": "#6b5b95",
+    "work": "#004488",
+    "compute": "#004488",
+    "serial": "#ddaa33",
+    "comm": "#bb5566",
+    "wait": "#a9aeb4",
+    "small-batch": "#44aa99",
+    "oversubscription": "#222222",
+    "memory": "#aa77cc",
+}
+"""Colours on white."""
+
+DARK = {
+    "text": "#e8eaed",
+    "muted": "#a3abb5",
+    "grid": "#343a43",
+    "panel": "#1b1f25",
+    "serial-engine": "#c8ccd1",
+    "threads": "#e69f00",
+    "mpi": "#56b4e9",
+    "hybrid": "#2bc79a",
+    "torch": "#ff8f50",
+    "ray": "#e59ac6",
+    "other": "#b5a7e0",
+    "work": "#6699cc",
+    "compute": "#6699cc",
+    "serial": "#eecc66",
+    "comm": "#ee99aa",
+    "wait": "#7d858f",
+    "small-batch": "#66ccbb",
+    "oversubscription": "#f2f2f2",
+    "memory": "#c7a3e6",
+}
+"""Colours on near black."""
+
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "cross")
+
+
+def engine_colour(engine: str) -> str:
+    """Return the name of an engine's colour, the same in all figures."""
+    name = "serial-engine" if engine == "serial" else engine
+    return f"@{name if name in LIGHT else 'other'}"
+
+
+def painted(thing: Any, colours: dict[str, str]) -> Any:
+    """Return a figure with the names of colours replaced by colours."""
+    if isinstance(thing, dict):
+        return {key: painted(value, colours) for key, value in thing.items()}
+    if isinstance(thing, list):
+        return [painted(value, colours) for value in thing]
+    return colours[thing[1:]] if isinstance(thing, str) and thing.startswith("@") and thing[1:] in colours else thing

@@ -1,0 +1,126 @@
+"""Papers' tables as texts: each published figure, ours beside it, and the verdict; and how they go into a README."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from manyhands.record.papers import PaperFigure, ReproducedPaper, ReproducedTable, ReproductionRecord, Verdict
+from manyhands.report.tables import Grid, as_markdown
+from manyhands.report.texts import NOTHING, duration
+
+WORDS: dict[Verdict, str] = {"not": "not reproduced", "shown": NOTHING}
+"""Verdicts that people write otherwise."""
+GAP = 1
+"""Columns between two columns."""
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Columns that belong together: what the paper says, and ours."""
+
+    headings: list[str]
+    cells: list[list[str]]
+
+    @property
+    def width(self) -> int:
+        return sum(
+            max(len(heading), *(len(row[i]) for row in self.cells), 1) + GAP for i, heading in enumerate(self.headings)
+        )
+
+
+def headline(table: ReproducedTable) -> str:
+    """Name a table: `table 1: strong scaling`."""
+    return f"{table.name}: {table.title}" if table.title else table.name
+
+
+def word(verdict: Verdict) -> str:
+    """Write a verdict as people do."""
+    return WORDS.get(verdict, verdict)
+
+
+def grids(table: ReproducedTable, width: int = 0) -> list[Grid]:
+    """Make the table; where it is wider than so many characters, in parts that all begin with the labels."""
+    labels = _Group(table.headings, [row.labels for row in table.rows])
+    verdicts = _Group(["verdict"], [[word(row.verdict)] for row in table.rows])
+    if _is_sentences(table):
+        return [_grid([labels, verdicts, _Group(["by"], [[row.why] for row in table.rows])])]
+    columns = range(len(table.rows[0].figures)) if table.rows else range(0)
+    parts: list[list[_Group]] = [[labels]]
+    for group in [*(_column([row.figures[i] for row in table.rows]) for i in columns), verdicts]:
+        taken = sum(other.width for other in parts[-1])
+        if width and len(parts[-1]) > 1 and taken + group.width > width:
+            parts.append([labels])
+        parts[-1].append(group)
+    return [_grid(part) for part in parts]
+
+
+def whys(table: ReproducedTable) -> list[str]:
+    """Say what led to the verdicts, rows of the same reason together."""
+    found: dict[str, list[str]] = {}
+    for row in table.rows:
+        if row.why and not _is_sentences(table):
+            found.setdefault(row.why, []).append(" ".join(row.labels))
+    return [f"{', '.join(rows)}: {why}" for why, rows in found.items()]
+
+
+def _is_sentences(table: ReproducedTable) -> bool:
+    """Whether the rows are sentences of the paper, which have a reason but no figures."""
+    return not any(row.figures for row in table.rows)
+
+
+def summary(record: ReproductionRecord) -> str:
+    """Count the verdicts of all rows."""
+    rows = [row for paper in record.papers for table in paper.tables for row in table.rows]
+    counts = Counter(word(row.verdict) for row in rows if row.verdict not in ("shown", "baseline"))
+    listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    return f"{len(rows)} rows: {listed or 'nothing to judge'}"
+
+
+def circumstances(record: ReproductionRecord) -> str:
+    """Say where and how it was measured."""
+    hardware = record.hardware
+    repeats = f"{record.repeats} repeat{'s' if record.repeats > 1 else ''}"
+    how = f"{repeats}{', --quick' if record.quick else ''}, {len(record.taken)} runs in {duration(record.wall_s)}"
+    return f"{hardware.get('cores')} cores of {hardware.get('cpu')}; {how}"
+
+
+def markdown(record: ReproductionRecord) -> str:
+    """Write everything in Markdown, to paste."""
+    lines = [f"Made by `{record.command}` on {circumstances(record)}.", "", f"{summary(record)}.", ""]
+    for paper in record.papers:
+        lines += _paper(paper)
+    lines += ["## How the verdicts are found", *(f"- {rule}" for rule in record.rules)]
+    return "\n".join(lines) + "\n"
+
+
+def _paper(paper: ReproducedPaper) -> list[str]:
+    lines = [f"## Paper {paper.number}: {paper.title}", ""]
+    for table in paper.tables:
+        name = headline(table)
+        lines += [f"**{name[:1].upper()}{name[1:]}**", "", *(as_markdown(grid) for grid in grids(table))]
+        lines += [f"- {line}" for line in (*whys(table), *table.notes)] + [""]
+    return lines
+
+
+def _column(figures: list[PaperFigure]) -> _Group:
+    name = figures[0].column
+    ours = [_ours(figure) for figure in figures]
+    if not any(figure.published for figure in figures):
+        return _Group([f"{name}: ours"], [[text] for text in ours])
+    published = [figure.published or NOTHING for figure in figures]
+    return _Group([f"{name}: paper", "ours"], [list(pair) for pair in zip(published, ours, strict=True)])
+
+
+def _ours(figure: PaperFigure) -> str:
+    """Write our figure: a time with how many times as long the paper's machine took, others with their interval."""
+    if figure.ours is None:
+        return NOTHING
+    value, low, high = (f"{x:,.{figure.decimals}f}" for x in (figure.ours.value, figure.ours.low, figure.ours.high))
+    if figure.faster is not None:
+        return f"{value} ({figure.faster:.3g}×)"
+    return f"{value} ({low}–{high})" if figure.kind in ("speed-up", "improvement") and low != high else value
+
+
+def _grid(groups: list[_Group]) -> Grid:
+    headings = [heading for group in groups for heading in group.headings]
+    rows = [[cell for group in groups for cell in group.cells[i]] for i in range(len(groups[0].cells))]
+    return Grid(headings, rows)

@@ -1,0 +1,112 @@
+"""Numbers in words that people read: units, figures that matter, intervals."""
+
+import math
+from datetime import datetime
+
+from manyhands.record import Cell, Interval
+
+NOTHING = "–"
+"""What stands where there is nothing to tell."""
+
+
+def figure(value: float, digits: int = 3) -> str:
+    """Write a number with so many figures, and with commas: 0.0123, 1.76, 79,070."""
+    if not math.isfinite(value):
+        return NOTHING
+    if value == 0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(decimals, 9)}f}"
+
+
+def fixed(value: float | None, decimals: int) -> str:
+    """Write a number with so many decimals."""
+    return NOTHING if value is None or not math.isfinite(value) else f"{value:,.{decimals}f}"
+
+
+def percent(value: float | None, decimals: int = 1) -> str:
+    """Write a number that is a percentage already."""
+    text = fixed(value, decimals)
+    return text if text == NOTHING else f"{text} %"
+
+
+def times(value: float | None, decimals: int = 2) -> str:
+    """Write a factor: 1.76×."""
+    text = fixed(value, decimals)
+    return text if text == NOTHING else f"{text}×"
+
+
+def duration(seconds: float | None) -> str:
+    """Write a time in the unit that suits it: 830 µs, 3.21 ms, 4.4 s, 2 min 5 s, 1 h 2 min."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOTHING
+    if seconds == 0:
+        return "0 s"
+    for limit_s, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (59.95, 1.0, "s")):
+        if abs(seconds) < limit_s:
+            return f"{figure(seconds * factor)} {unit}"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours:,} h {minutes} min"
+    return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+
+
+def num_bytes(count: float | None) -> str:
+    """Write a number of bytes in the unit that suits it: 940 kB, 1.88 MB."""
+    if count is None or not math.isfinite(count):
+        return NOTHING
+    for limit, factor, unit in ((1e3, 1, "B"), (1e6, 1e3, "kB"), (1e9, 1e6, "MB"), (1e12, 1e9, "GB")):
+        if count < limit:
+            return f"{figure(count / factor)} {unit}" if factor > 1 else f"{count:.0f} B"
+    return f"{figure(count / 1e12)} TB"
+
+
+def span(interval: Interval, factor: float = 1.0, decimals: int = 2) -> str:
+    """Write the bounds of an interval: 1.70–1.81."""
+    low, high = (fixed(bound * factor, decimals) for bound in (interval.low, interval.high))
+    # Two minus signs and a dash are hard to read.
+    return f"{low} to {high}" if "-" in low + high else f"{low}–{high}"
+
+
+def with_span(text: str, interval: Interval | None, factor: float = 1.0, decimals: int = 2) -> str:
+    """Add the bounds to a value that stands already as text."""
+    if interval is None or text == NOTHING or interval.low == interval.high:
+        return text
+    return f"{text} ({span(interval, factor, decimals)})"
+
+
+def cell_name(cell: Cell) -> str:
+    """Say engine, workers and strategy in short: `serial`, `mpi ×2`, `hybrid 2×2`, `mpi ×2 local-sgd:period=8`."""
+    if cell.engine == "serial" and cell.size == 1:
+        name = "serial"
+    elif cell.threads > 1:
+        name = f"{cell.engine} {cell.workers}×{cell.threads}"
+    else:
+        name = f"{cell.engine} ×{cell.workers}"
+    return name if cell.sync == "allreduce" else f"{name} {cell.sync}"
+
+
+def day(moment: str) -> str:
+    """Write a moment as people do: 1 March 2025, 12:00."""
+    try:
+        found = datetime.fromisoformat(moment)
+    except ValueError:
+        return moment
+    return f"{found.day} {found:%B %Y, %H:%M}"
+
+
+def count(number: int, noun: str) -> str:
+    """Write a number of things: 1 run, 5 runs."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def duration_with_span(milliseconds: Interval | None) -> str:
+    """Write a time and its bounds in one unit: 3.21 ms (3.10–3.35)."""
+    if milliseconds is None or not math.isfinite(milliseconds.value):
+        return NOTHING
+    ms = milliseconds.value
+    factor, unit = (1e3, "µs") if ms < 1 else (1.0, "ms") if ms < 1e3 else (1e-3, "s")
+    text = figure(ms * factor)
+    decimals = len(text.partition(".")[2])
+    return with_span(f"{text} {unit}", milliseconds, factor, decimals)

@@ -1,0 +1,152 @@
+"""What a sweep says, in words: the same in the terminal and on the page."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from manyhands.record import Finding, Fit, Interval, Remedy, Row, SweepRecord
+from manyhands.report.curves import Curve, curves
+from manyhands.report.tables import LAWS
+from manyhands.report.texts import cell_name, count, day, duration, figure, fixed, percent, span
+
+
+@dataclass(frozen=True)
+class Passage:
+    """What there is to say about one curve."""
+
+    title: str
+    headline: str
+    sentences: list[str]
+    remedies: list[str]
+    others: list[str]
+    """The other numbers of workers, in short."""
+    fits: list[str]
+    """What the fitted laws say."""
+
+
+def explanation(record: SweepRecord) -> list[str]:
+    """Return the explanation as lines: what was found, what would help, what the laws say."""
+    lines = []
+    for passage in passages(record):
+        lines += [passage.headline] if passage.headline else []
+        lines += [f"  {sentence}" for sentence in passage.sentences]
+        lines += [f"  → {remedy}" for remedy in passage.remedies]
+        lines += passage.others
+        lines += passage.fits
+    return lines
+
+
+def passages(record: SweepRecord) -> list[Passage]:
+    """Return what there is to say about each curve: its largest number of workers in full, the others in short."""
+    several = len(curves(record)) > 1
+    found = [_passage(curve, several) for curve in curves(record)]
+    return [p for p in found if p.headline or p.fits]
+
+
+def _passage(curve: Curve, several: bool) -> Passage:
+    fits = [fit_sentence(fit, curve.name if several else "") for fit in curve.fits]
+    chosen = _in_full(curve.findings)
+    if chosen is None:
+        return Passage(curve.name, "", [], [], [], fits)
+    others = [finding.headline for _, finding in curve.findings if finding is not chosen]
+    remedies = [remedy_sentence(remedy) for remedy in chosen.remedies]
+    return Passage(curve.name, chosen.headline, chosen.sentences, remedies, others, fits)
+
+
+def _in_full(findings: list[tuple[Row, Finding]]) -> Finding | None:
+    """Return the finding of most workers; of those that had a core each, where there are any."""
+    own_cores = [(row, finding) for row, finding in findings if not row.oversubscribed]
+    return max(own_cores or findings, key=lambda found: found[0].cell.size)[1] if findings else None
+
+
+def remedy_sentence(remedy: Remedy) -> str:
+    """Say what would help, what it would bring, and how to try it."""
+    how = f"; try {remedy.command}" if remedy.command and remedy.command not in remedy.sentence else ""
+    return f"{remedy.sentence.rstrip('.')}{how}"
+
+
+def fit_sentence(fit: Fit, series: str = "") -> str:
+    """Say in a sentence what a fitted law tells."""
+    law = f"{LAWS[fit.law]} ({series})" if series else LAWS[fit.law]
+    if fit.law == "usl":
+        return f"{law}: {_usl(fit)}"
+    serial = fit.parameters["serial"]
+    share = f"{percent(100 * serial.value)} of the work is serial (95 %: {span(serial, 100, 1)})"
+    if fit.law == "gustafson":
+        adds = Interval(value=1 - serial.value, low=1 - serial.high, high=1 - serial.low)
+        return f"{law}: {share}, so each further worker adds the work of {adds.value:.2f} ({span(adds)})"
+    if serial.value <= 0:
+        return f"{law}: no serial part shows (95 %: {span(serial, 100, 1)} %), so it sets no limit"
+    return f"{law}: {share}, so no number of workers exceeds {figure(1 / serial.value, 2)}×"
+
+
+def _usl(fit: Fit) -> str:
+    contention, coherency = fit.parameters["contention"], fit.parameters["coherency"]
+    why = f"contention {percent(100 * contention.value)}, coherency {percent(100 * coherency.value, 2)}"
+    if fit.best_workers is None:
+        return f"no point shows where adding workers stops helping ({why})"
+    best = fit.best_workers
+    return f"adding workers stops helping at {best.value:.0f} (95 %: {span(best, 1, 0)}; {why})"
+
+
+def task_name(task: str) -> str:
+    """Return a task's name without the folders of its file."""
+    return Path(task).name or task
+
+
+def headline(record: SweepRecord) -> str:
+    """Say the sweep's result in one sentence."""
+    task, best = task_name(record.task), best_row(record)
+    if best is None or best.speed_up is None or best.efficiency is None:
+        return _without_speed_up(record)
+    name, factor = cell_name(best.cell), f"{best.speed_up.value:.2f}"
+    interval = f"(95 %: {span(best.speed_up)})"
+    if best.speed_up.high < 1:
+        return f"No run of {task} was faster than one worker; the nearest, {name}, has {factor}× its speed {interval}."
+    if best.speed_up.low < 1:
+        return f"{task} with {name} is not measurably faster than on one worker: {factor}× {interval}."
+    ideal = f"{100 * best.efficiency.value:.0f} % of what {count(best.cell.size, 'worker')} could do at best"
+    shared = ", though its ranks had to share cores" if best.oversubscribed else ""
+    if record.kind == "weak":
+        return (
+            f"With {name}, each worker with a batch of its own, {task} gets through {factor}× the samples "
+            f"of one worker {interval}: {ideal}{shared}."
+        )
+    return f"{task} with {name} trains {factor}× as fast as on one worker {interval}: {ideal}{shared}."
+
+
+def best_row(record: SweepRecord) -> Row | None:
+    """Return the row of the greatest speed-up; of those whose ranks had a core each, where there are any."""
+    rows = [r for r in record.rows if r.cell.role == "cell" and r.repeats and r.speed_up and r.efficiency]
+    own_cores = [r for r in rows if not r.oversubscribed]
+    return max(own_cores or rows, key=lambda r: r.speed_up.value if r.speed_up else 0.0, default=None)
+
+
+def _without_speed_up(record: SweepRecord) -> str:
+    task = task_name(record.task)
+    measured = [r for r in record.rows if r.repeats and r.samples_per_s]
+    if not measured:
+        return f"No run of {task} went well."
+    first = measured[0]
+    rate = fixed(first.samples_per_s.value if first.samples_per_s else None, 0)
+    return f"{task} with {cell_name(first.cell)} gets through {rate} samples/s; there is nothing to compare it with."
+
+
+def circumstances(record: SweepRecord) -> str:
+    """Say in a line what was measured, where, and how long that took."""
+    where = machine(record.hardware)
+    parts = [
+        f"{record.kind} scaling",
+        f"{count(record.repeats, 'interleaved repeat')} of {count(record.steps, 'step')}",
+        *([where] if where else []),
+        day(record.started),
+        f"took {duration(record.wall_s)}",
+    ]
+    return " · ".join(parts)
+
+
+def machine(hardware: Mapping[str, Any]) -> str:
+    """Say in short what machine it was: 2 cores of a processor; empty where that is not known."""
+    cores, cpu = hardware.get("cores"), hardware.get("cpu")
+    return " of ".join([*([count(cores, "core")] if isinstance(cores, int) else []), *([str(cpu)] if cpu else [])])

@@ -1,0 +1,56 @@
+"""Runs that take no time: what a sweep does is tested without starting a process."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from manyhands.record import Measure
+
+
+@dataclass
+class Call:
+    """One run that was asked for."""
+
+    cell: str
+    repeat: int
+    options: dict[str, Any]
+    out: Path
+
+
+@dataclass
+class FakeMeasure:
+    """Stands in for `measure`: notes every call, and fails or is interrupted where told."""
+
+    fails: Callable[[Call], str] = lambda call: ""
+    interrupt_after: int | None = None
+    calls: list[Call] = field(default_factory=list)
+
+    def __call__(
+        self, task: str, options: Mapping[str, Any], out: Path, *, timeout_s: float, cell: str = "", repeat: int = 0
+    ) -> Measure:
+        if self.interrupt_after == len(self.calls):
+            raise KeyboardInterrupt
+        call = Call(cell, repeat, dict(options), out)
+        self.calls.append(call)
+        if reason := self.fails(call):
+            return Measure(cell=cell, repeat=repeat, failed=reason)
+        step_ms = 10 / options["workers"] + 0.01 * repeat
+        return Measure(
+            cell=cell,
+            repeat=repeat,
+            run=f"{out.name}/none",
+            batch_size=options["batch_size"],
+            steps=options["steps"],
+            steps_per_epoch=10,
+            step_ms=step_ms,
+            compute_ms=0.8 * step_ms,
+            serial_ms=0.1 * step_ms,
+            comm_ms=0.1 * step_ms,
+            total_s=1.0,
+        )
+
+    @property
+    def measured(self) -> list[Call]:
+        """The calls of the repeats."""
+        return [call for call in self.calls if call.repeat >= 0]
