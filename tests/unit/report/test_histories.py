@@ -1,0 +1,160 @@
+"""Losses and timelines, read from what runs leave: thinned, told apart, and skipped where they are damaged."""
+
+import json
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stored import STEPS, stored_run, stored_sweep, write_losses
+
+from manyhands.record import RunDir
+from manyhands.report.histories import losses, runs_of, timelines
+from manyhands.report.losses import loss_curve
+from manyhands.report.timeline import MOST_SPANS, read_timeline
+
+
+@settings(max_examples=30)
+@given(steps=st.integers(1, 500), most=st.integers(1, 60))
+def test_thinned_losses_keep_their_mean_and_their_end(tmp_path_factory, steps: int, most: int) -> None:  # type: ignore[no-untyped-def]
+    run = RunDir(tmp_path_factory.mktemp("run"))
+    write_losses(run, 2.0, steps)
+    curve = loss_curve(run, most)
+    assert curve
+    assert len(curve.loss) == len(curve.step) == len(curve.seconds) <= most
+    assert curve.step[-1] == steps
+    assert curve.seconds[-1] == pytest.approx(steps * 2e-3, abs=1e-4)
+    assert curve.step == sorted(set(curve.step))
+    counts = [b - a for a, b in zip([0.0, *curve.step], curve.step, strict=False)]
+    every = [json.loads(line)["loss"] for line in run.steps.read_text().splitlines()]
+    mean = sum(n * loss for n, loss in zip(counts, curve.loss, strict=True)) / steps
+    assert mean == pytest.approx(sum(every) / steps, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        '{"step": 1}\n',
+        "[1]\n",
+        "3\n",
+        '{"step": 1, "loss": NaN, "ms": 1}\n',
+        '{"step": 1, "loss": null, "ms": 1}\n',
+    ],
+)
+def test_damaged_losses_are_skipped(tmp_path: Path, text: str) -> None:
+    run = RunDir(tmp_path)
+    assert loss_curve(run) is None, "there is no file"
+    run.steps.write_text(text)
+    assert loss_curve(run) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"traceEvents": []}',
+        '{"traceEvents": [{"name": "x", "ph": "X"}]}',
+        '{"traceEvents": [{"name": "x", "cat": "comm", "ph": "X", "pid": 7, "ts": 0, "dur": 1, "args": {"step": 1}}]}',
+        '{"traceEvents": [{"name": "x", "cat": "new", "ph": "X", "pid": 0, "ts": 0, "dur": 1, "args": {"step": 1}}]}',
+    ],
+)
+def test_damaged_timelines_are_skipped(tmp_path: Path, text: str) -> None:
+    run = RunDir(tmp_path)
+    assert read_timeline(run) is None, "there is no file"
+    run.trace.write_text(text)
+    assert read_timeline(run) is None
+
+
+def test_a_timeline_tells_waiting_from_exchanging(tmp_path: Path) -> None:
+    run = stored_run(tmp_path / "run", workers=3)
+    line = read_timeline(run)
+    assert line
+    events = [e for e in json.loads(run.trace.read_text())["traceEvents"] if e["ph"] == "X"]
+    spent: dict[tuple[int, int, str], float] = defaultdict(float)
+    for piece in line.pieces:
+        spent[piece.rank, piece.step, piece.kind] += piece.end_ms - piece.start_ms
+    for step in {event["args"]["step"] for event in events}:
+        waits = [spent[rank, step, "wait"] for rank in range(3)]
+        assert min(waits) == pytest.approx(0, abs=1e-9), "one comes last and waits for nobody"
+        assert max(waits) > 0.01
+        for rank in range(3):
+            assert spent[rank, step, "comm"] == pytest.approx(0.4), "what the exchange itself took"
+            assert spent[rank, step, "serial"] == pytest.approx(0.2), "the update, without the exchange inside it"
+            [exchange] = [e for e in events if (e["pid"], e["cat"], e["args"]["step"]) == (rank, "comm", step)]
+            assert spent[rank, step, "comm"] + waits[rank] == pytest.approx(exchange["dur"] / 1e3)
+
+
+def test_pieces_of_a_rank_do_not_lie_over_each_other(tmp_path: Path) -> None:
+    line = read_timeline(stored_run(tmp_path / "run", workers=4))
+    assert line
+    assert min(piece.start_ms for piece in line.pieces) == 0
+    for rank in line.ranks:
+        own = sorted((p for p in line.pieces if p.rank == rank), key=lambda p: p.start_ms)
+        for a, b in pairwise(own):
+            assert a.end_ms <= b.start_ms + 1e-9
+
+
+def test_exchanges_that_do_not_match_are_left_whole(tmp_path: Path) -> None:
+    run = stored_run(tmp_path / "run", workers=2)
+    found = json.loads(run.trace.read_text())
+    first = next(e for e in found["traceEvents"] if e.get("cat") == "comm")
+    first["name"] = "broadcast"
+    run.trace.write_text(json.dumps(found))
+    line = read_timeline(run)
+    assert line
+    step = first["args"]["step"]
+    assert not [p for p in line.pieces if p.kind == "wait" and p.step == step]
+    assert [p for p in line.pieces if p.kind == "wait" and p.step != step]
+
+
+def test_a_long_timeline_keeps_its_first_steps(tmp_path: Path) -> None:
+    run = stored_run(tmp_path / "run")
+    found = json.loads(run.trace.read_text())
+    head = [e for e in found["traceEvents"] if e["ph"] == "M"]
+    span = {"name": "forward and backward", "cat": "compute", "ph": "X", "pid": 0, "tid": 0, "dur": 1.0}
+    found["traceEvents"] = [*head, *({**span, "ts": float(i), "args": {"step": i}} for i in range(3 * MOST_SPANS))]
+    run.trace.write_text(json.dumps(found))
+    line = read_timeline(run)
+    assert line
+    assert len(line.pieces) <= MOST_SPANS
+    assert {piece.step for piece in line.pieces} == set(range(len(line.pieces)))
+
+
+def test_runs_of_a_sweep_are_those_that_went_well_and_are_no_probes(tmp_path: Path) -> None:
+    sweep = stored_sweep(
+        tmp_path / "sweep", engines=("mpi",), workers=(1, 2, 4), repeats=3, failing={"mpi 4": "killed"}
+    )
+    runs = runs_of(sweep, sweep.read())
+    assert [run.name for run in runs] == ["serial"] * 3 + ["mpi ×2"] * 3
+    assert [run.first for run in runs] == [True, False, False] * 2
+    figure = losses(runs)
+    assert figure
+    assert [trace["showlegend"] for trace in figure.data] == [True, False, False] * 2
+    assert figure.views[1].traces["x"][0][-1] > 0
+    line = timelines(runs)
+    assert line
+    assert [view.label for view in line.views] == ["mpi ×2", "serial"], "most ranks first"
+
+
+def test_many_runs_share_the_room_for_points(tmp_path: Path) -> None:
+    sweep = stored_sweep(tmp_path / "sweep", engines=("mpi",), workers=(1, 2), repeats=30)
+    figure = losses(runs_of(sweep, sweep.read()))
+    assert figure
+    points = [len(trace["x"]) for trace in figure.data]
+    assert len(points) == 60
+    assert sum(points) <= 15_000 < 60 * 300 < 60 * STEPS
+
+
+def test_a_sweep_whose_runs_are_gone_has_no_histories(tmp_path: Path) -> None:
+    sweep = stored_sweep(tmp_path / "sweep", engines=("mpi",), workers=(1, 2), repeats=1)
+    for run in runs_of(sweep, sweep.read()):
+        run.run.steps.unlink()
+        run.run.trace.unlink()
+    assert losses(runs_of(sweep, sweep.read())) is None
+    assert timelines(runs_of(sweep, sweep.read())) is None

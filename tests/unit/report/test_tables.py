@@ -1,0 +1,187 @@
+"""Tables say what the record says: rounded for people, in full precision for spreadsheets."""
+
+import csv
+import io
+import re
+
+import pytest
+from made_up import made_up_sweep
+
+from manyhands.record import Cell, Row, SweepRecord
+from manyhands.report.columns import EVERYTHING
+from manyhands.report.tables import (
+    SPEED,
+    SPLIT,
+    Grid,
+    as_csv,
+    as_markdown,
+    fits_table,
+    notes,
+    numbers_table,
+    scaling_table,
+)
+from manyhands.report.texts import cell_name
+
+UNITS = {"µs": 1e-3, "ms": 1.0, "s": 1e3, "%": 1.0, "×": 1.0, "": 1.0}
+
+
+def _column(grid: Grid, heading: str) -> list[str]:
+    return [row[grid.headings.index(heading)] for row in grid.rows]
+
+
+def _numbers(text: str) -> list[tuple[float, float]]:
+    """Return the value and the bounds of a text, each with how far it may be off by rounding."""
+    unit = re.search(r"[\d)] ?([µm]?s|%|×)", text)
+    factor = UNITS[unit[1] if unit else ""]
+    found = re.findall(r"\d[\d,]*(?:\.\d+)?", text)
+    digits = [number.replace(",", "") for number in found]
+    return [(float(d) * factor, 0.5000001 * factor * 10 ** -len(d.partition(".")[2])) for d in digits]
+
+
+@pytest.mark.parametrize("kind", ["strong", "weak"])
+def test_the_numbers_are_those_of_the_record(kind: str) -> None:
+    record = made_up_sweep(kind, cores=4)  # type: ignore[arg-type]
+    grid = scaling_table(record)
+    for heading, field, factor in (
+        ("time per batch", "step_ms", 1.0),
+        ("speed-up", "speed_up", 1.0),
+        ("efficiency", "efficiency", 100.0),
+        ("Karp–Flatt", "karp_flatt", 100.0),
+    ):
+        for text, row in zip(_column(grid, heading), record.rows, strict=True):
+            interval = getattr(row, field)
+            if interval is None:
+                assert text == "–"
+                continue
+            told = [interval.value] if interval.low == interval.high else [interval.value, interval.low, interval.high]
+            for (number, off), expected in zip(_numbers(text), told, strict=True):
+                assert number == pytest.approx(factor * expected, abs=off), (heading, text)
+    for heading, values in (
+        ("samples/s", [row.samples_per_s.value for row in record.rows if row.samples_per_s]),
+        ("per epoch", [1e3 * (row.epoch_s or 0) for row in record.rows]),
+        ("total", [1e3 * row.total_s for row in record.rows]),
+        ("read", [1e3 * row.read_s for row in record.rows]),
+        ("PI", [row.improvement_pct or 0 for row in record.rows]),
+        ("train loss", [row.train_loss for row in record.rows]),
+        ("test loss", [row.test_loss for row in record.rows]),
+        ("accuracy", [100 * row.test_accuracy for row in record.rows]),
+        ("messages/step", [row.messages_per_step for row in record.rows]),
+    ):
+        for text, expected in zip(_column(grid, heading), values, strict=True):
+            [(number, off)] = _numbers(text)
+            assert number == pytest.approx(expected, abs=off), (heading, text)
+
+
+def test_the_split_is_all_of_a_step() -> None:
+    grid = scaling_table(made_up_sweep())
+    for parts in zip(*(_column(grid, part) for part in ("compute", "serial", "comm", "wait")), strict=True):
+        assert sum(_numbers(text)[0][0] for text in parts) == pytest.approx(100, abs=0.21)
+
+
+def test_columns_that_tell_nothing_are_left_out() -> None:
+    headings = scaling_table(made_up_sweep()).headings
+    assert "batch" not in headings
+    assert "image" not in headings
+    headings = scaling_table(made_up_sweep(batch_sizes=(64, 512), image_sizes=(28, 56)), SPEED).headings
+    assert headings[:3] == ["run", "batch", "image"]
+    record = made_up_sweep()
+    without = [row.model_copy(update={"energy_j": None}) for row in record.rows]
+    assert "energy" not in scaling_table(record.model_copy(update={"rows": without})).headings
+    told = [*without[:-1], without[-1].model_copy(update={"energy_j": 12.5})]
+    assert _column(scaling_table(record.model_copy(update={"rows": told})), "energy")[-2:] == ["–", "12.5 J"]
+
+
+@pytest.mark.parametrize("columns", [SPEED, SPLIT])
+def test_narrow_tables_fit_a_terminal(columns) -> None:  # type: ignore[no-untyped-def]
+    grid = scaling_table(made_up_sweep("weak", workers=(1, 2, 4, 16)), columns)
+    widths = [max(map(len, texts)) for texts in zip(grid.headings, *grid.rows, strict=True)]
+    assert sum(widths) + len(widths) <= 80, dict(zip(grid.headings, widths, strict=True))
+
+
+def _with_failures() -> SweepRecord:
+    """Return a sweep in which all runs of one cell failed, one run of another, and some ranks shared cores."""
+    return made_up_sweep(
+        failing={"mpi 8": "killed\n| by signal 9", "threads 2 allreduce batch 64 repeat 0": "lost"}, cores=4
+    )
+
+
+def test_failed_and_oversubscribed_rows_are_marked_and_explained() -> None:
+    record = _with_failures()
+    grid = scaling_table(record)
+    named = dict(zip((cell_name(row.cell) for row in record.rows), grid.rows, strict=True))
+    assert named["mpi ×8"][0].startswith("mpi ×8 ✗")
+    measured = [i for i, column in enumerate(c for c in EVERYTHING if c.shown(record.rows)) if column.measured]
+    assert {named["mpi ×8"][i] for i in measured} == {"–"}, "a failed run's figures mean nothing"
+    assert named["threads ×2"][0] == "threads ×2 ‡"
+    assert named["threads ×2"][measured[1]] != "–", "the runs that went well count"
+    assert named["threads ×8"][0] == "threads ×8 †"
+    assert named["mpi ×4"][0] == "mpi ×4"
+    said = "\n".join(notes(record))
+    assert "✗ mpi ×8: 5 of 5 runs failed: killed | by signal 9" in said
+    assert "‡ threads ×2: 1 of 5 runs failed: lost" in said
+    assert "† more ranks than the 4 cores" in said
+    assert notes(made_up_sweep()) == []
+    assert "stopped" in notes(made_up_sweep(status="interrupted"))[0]
+
+
+def test_csv_has_full_precision_and_a_line_for_each_row() -> None:
+    record = _with_failures()
+    text = as_csv(numbers_table(record))
+    assert len(text.splitlines()) == 1 + len(record.rows)
+    for line, row in zip(csv.DictReader(io.StringIO(text)), record.rows, strict=True):
+        assert line["run"] == cell_name(row.cell)
+        assert (line["engine"], int(line["workers"]), line["sync"]) == (
+            row.cell.engine,
+            row.cell.workers,
+            row.cell.sync,
+        )
+        assert line["failed"] == " ".join(row.failed.split())
+        assert line["oversubscribed"] == ("yes" if row.oversubscribed else "no")
+        _equals_exactly(line, row)
+
+
+def _equals_exactly(line: dict[str, str], row: Row) -> None:
+    for name in ("step_ms", "samples_per_s", "speed_up", "efficiency", "karp_flatt"):
+        interval = getattr(row, name)
+        told = [line[name], line[f"{name}_low"], line[f"{name}_high"]]
+        expected = [interval.value, interval.low, interval.high] if interval else [None] * 3
+        assert [float(t) if t else None for t in told] == expected
+    for name in ("epoch_s", "improvement_pct", "energy_j"):
+        value = getattr(row, name)
+        assert line[name] == ("" if value is None else repr(value))
+    for name in ("read_s", "eval_s", "total_s", "compute_ms", "comm_ms", "wait_ms", "train_loss", "test_accuracy"):
+        assert line[name] == (repr(getattr(row, name)) if row.repeats else "")
+
+
+def test_markdown_keeps_its_cells_whatever_they_hold() -> None:
+    grid = Grid(["run", "number", "reason"], [["a|b", "1.5 ms (1.4–1.6)", "*bold*\n<b>"], ["c", "–", "`x` \\ [y]"]])
+    head, rule, *lines = as_markdown(grid).splitlines()
+    assert head == "| run | number | reason |"
+    assert rule == "| --- | ---: | --- |", "numbers are set to the right"
+    assert lines == [r"| a\|b | 1.5 ms (1.4–1.6) | \*bold\* \<b\> |", r"| c | – | \`x\` \\ \[y\] |"]
+
+
+def test_fits_have_a_line_each() -> None:
+    record = made_up_sweep()
+    grid = fits_table(record)
+    assert len(grid.rows) == len(record.fits) > 0
+    for row, fit in zip(grid.rows, record.fits, strict=True):
+        assert row[0] == fit.series
+        for name in fit.parameters.keys() - {"rate"}:
+            assert name in row[grid.headings.index("fitted")]
+        best = row[grid.headings.index("best workers")]
+        assert best.startswith(f"{fit.best_workers.value:.0f}" if fit.best_workers else "–")
+    assert "batch" in fits_table(made_up_sweep(batch_sizes=(64, 512))).headings
+    assert fits_table(record.model_copy(update={"fits": []})).rows == []
+
+
+def test_names_tell_cells_apart() -> None:
+    cells = [
+        Cell(engine="serial", workers=1, batch_size=64),
+        Cell(engine="mpi", workers=1, batch_size=64),
+        Cell(engine="mpi", workers=2, batch_size=64),
+        Cell(engine="mpi", workers=2, sync="local-sgd:period=8", batch_size=64),
+        Cell(engine="hybrid", workers=2, threads=2, batch_size=64),
+    ]
+    names = [cell_name(cell) for cell in cells]
+    assert names == ["serial", "mpi ×1", "mpi ×2", "mpi ×2 local-sgd:period=8", "hybrid 2×2"]
