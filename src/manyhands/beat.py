@@ -6,7 +6,6 @@ sends and receives point to point counts as one such call.
 """
 
 import math
-import time
 from dataclasses import dataclass, field, replace
 from typing import final
 
@@ -70,7 +69,7 @@ class Beat:
 
     def open(self) -> None:
         """Start the clock, before the first step and after every pause."""
-        self._since = time.perf_counter()
+        self._since = self.comm.clock()
 
     @property
     def steady(self) -> TimeSplit:
@@ -91,11 +90,11 @@ class Beat:
         """Return the global losses since the last beat, and whether any rank wants to stop."""
         count = len(self._losses)
         losses = torch.stack(self._losses).double().cpu() if count else torch.zeros(0, dtype=torch.float64)
-        elapsed = time.perf_counter() - self._since
+        elapsed = self.comm.clock() - self._since
         row = self._row(losses, elapsed / max(1, count), stop)
-        here = time.perf_counter()
+        here = self.comm.clock()
         rows = self.comm.all_gather(row)
-        self._note_time(rows[:, count:-2], count, time.perf_counter() - here)
+        self._note_time(rows[:, count:-2], count, self.comm.clock() - here)
         steps = min(self.interval_s, 1e6) / max(float(rows[0, -2]), 1e-9)
         self._interval = min(4 * self._interval, max(1, round(steps)))
         kind = self._losses[0].dtype if count else torch.float64
@@ -118,7 +117,7 @@ class Beat:
 
     def _note_time(self, calls: Tensor, count: int, met_s: float) -> None:
         """Share out the time since the last beat; the beat itself carries next to nothing, so it is waiting."""
-        now = time.perf_counter()
+        now = self.comm.clock()
         window, self._since = now - self._since, now
         self.split.steps += count
         self.split.train_s += window

@@ -1,7 +1,6 @@
 """A server rank's part in a run: it holds weights and no data, and serves until the workers are done."""
 
 import json
-import time
 from typing import Any
 
 from manyhands.beat import WARM_UP, TimeSplit
@@ -37,9 +36,9 @@ def serve_rank(
 
     replica.update.on_apply = at
     spans.open(WARM_UP)
-    begun = time.perf_counter()
+    begun = comm.clock()
     strategy.serve(replica, group)
-    split = TimeSplit(train_s=time.perf_counter() - begun, comm_s=traced.p2p_s)
+    split = TimeSplit(train_s=comm.clock() - begun, comm_s=traced.p2p_s)
     events = strategy.events()
     if events and not resumed:  # what came before a resume is not among them
         lines = "".join(json.dumps(event) + "\n" for event in events)

@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 
 import torch
 
@@ -15,7 +14,7 @@ def align(comm: Comm, spans: Spans) -> None:
     """Note each rank's clock at one moment, if a timeline is wanted."""
     if spans.num_steps:
         comm.barrier()
-        spans.zero_s = time.perf_counter()
+        spans.zero_s = comm.clock()
 
 
 def store_timeline(comm: Comm, run: RunDir, spans: Spans, workers: int) -> None:

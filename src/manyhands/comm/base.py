@@ -1,5 +1,6 @@
 """The one protocol through which ranks exchange tensors."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
@@ -24,6 +25,8 @@ class Comm(ABC):
     `p2p` sends and receives, `any-source` receives from whoever sends first, `split` makes parts, and `servers` allows
     ranks beyond the workers.
     """
+    clock: Callable[[], float] = time.perf_counter
+    """The seconds that this rank lives by: real ones, unless the comm is a simulation."""
 
     @abstractmethod
     def all_reduce_(self, t: Tensor) -> None:

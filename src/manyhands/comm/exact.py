@@ -40,6 +40,7 @@ class ExactComm(Comm):
         """Share the lanes among all ranks, or among the first `workers` where servers come after them."""
         self.inner, self.lanes = inner, lanes
         self.rank, self.size, self.features = inner.rank, inner.size, inner.features
+        self.clock = inner.clock
         self._spans = subtrees(lanes, workers or inner.size)
 
     def all_reduce_(self, t: Tensor) -> None:

@@ -19,8 +19,12 @@ from manyhands.comm.base import ANY, Comm, stack_of
 from manyhands.errors import ManyhandsError
 
 
-class Costs(ABC):
-    """What the calls of a comm take on the machine that is simulated."""
+class Machine(ABC):
+    """What things take on the machine that is simulated."""
+
+    @abstractmethod
+    def step_s(self, rank: int) -> float:
+        """Return how long a rank computes in its next step: a worker its forward and backward, a server its update."""
 
     @abstractmethod
     def collective_s(self, call: str, ranks: Sequence[int], num_bytes: int) -> float:
@@ -29,6 +33,23 @@ class Costs(ABC):
     @abstractmethod
     def message_s(self, source: int, to: int, num_bytes: int) -> tuple[float, float]:
         """Return a message's latency, and how long it keeps the ports of its sender and receiver busy."""
+
+
+@final
+class Instant(Machine):
+    """Nothing takes any time: for the answer alone."""
+
+    def step_s(self, rank: int) -> float:
+        """Return nothing."""
+        return 0.0
+
+    def collective_s(self, call: str, ranks: Sequence[int], num_bytes: int) -> float:
+        """Return nothing."""
+        return 0.0
+
+    def message_s(self, source: int, to: int, num_bytes: int) -> tuple[float, float]:
+        """Return nothing."""
+        return 0.0, 0.0
 
 
 class _Message(NamedTuple):
@@ -54,8 +75,8 @@ class _Meeting:
 class SimWorld:
     """The ranks, their clocks, and who may go on."""
 
-    def __init__(self, size: int, costs: Costs) -> None:
-        self.size, self.costs = size, costs
+    def __init__(self, size: int, machine: Machine) -> None:
+        self.size, self.machine = size, machine
         self.clocks = [0.0] * size
         self._ready: list[tuple[float, int, int]] = []
         self._count = 0
@@ -117,7 +138,7 @@ class SimWorld:
     def post(self, source: int, to: int, tag: tuple[int, int], t: Tensor) -> None:
         """Send a message through the sender's and the receiver's ports, which pass one at a time."""
         self.take_turn(source)
-        latency_s, busy_s = self.costs.message_s(source, to, t.nbytes)
+        latency_s, busy_s = self.machine.message_s(source, to, t.nbytes)
         leaves_s = max(self.clocks[source], self._sends_until_s[source])
         self._sends_until_s[source] = leaves_s + busy_s
         arrives_s = max(leaves_s + latency_s, self._takes_until_s[to]) + busy_s
@@ -169,7 +190,7 @@ class _Group:
         meeting.slots[index] = value
         meeting.begun_s = max(meeting.begun_s, self.world.clocks[self.ranks[index]])
         if len(meeting.slots) == len(self.ranks):
-            cost_s = self.world.costs.collective_s(call, self.ranks, num_bytes) if len(self.ranks) > 1 else 0.0
+            cost_s = self.world.machine.collective_s(call, self.ranks, num_bytes) if len(self.ranks) > 1 else 0.0
             # One call at a time has the links, as a library's calls do that are in flight together.
             meeting.ended_s = max(meeting.begun_s, self._link_free_s) + cost_s
             self._link_free_s = meeting.ended_s
@@ -201,11 +222,7 @@ class SimComm(Comm):
     def __init__(self, group: _Group, rank: int) -> None:
         self.rank, self.size, self._group = rank, len(group.ranks), group
         self._world, self._id = group.world, group.ranks[rank]
-
-    @property
-    def clock_s(self) -> float:
-        """What the clock of this rank says."""
-        return self._world.clocks[self._id]
+        self.clock = lambda: self._world.clocks[self._id]
 
     def advance(self, seconds: float) -> None:
         """Let this rank compute for so long."""

@@ -1,6 +1,5 @@
 """Measure by wrapping: bytes, messages and seconds of every call, for any strategy."""
 
-import time
 from collections.abc import Callable, Sequence
 from typing import final
 
@@ -23,6 +22,7 @@ class TracedComm(Comm):
         self.inner = inner
         self.spans = spans or Spans()
         self.rank, self.size, self.features = inner.rank, inner.size, inner.features
+        self.clock = inner.clock
         self.bytes_sent = 0
         self.messages = 0
         self.collective_s: list[float] = []
@@ -45,10 +45,10 @@ class TracedComm(Comm):
         """Pass on; the time between beginning and end is the caller's."""
         start = self._begin(t, 2 * t.nbytes * (self.size - 1) // self.size)
         end = self.inner.begin_all_reduce_(t)
-        begun_s = time.perf_counter() - start
+        begun_s = self.clock() - start
 
         def end_and_note() -> None:
-            again = time.perf_counter()
+            again = self.clock()
             end()
             self._end_collective("all-reduce (end)", again, begun_s)
 
@@ -88,14 +88,14 @@ class TracedComm(Comm):
 
     def recv(self, t: Tensor, source: int = ANY, tag: int = 0) -> int:
         """Pass on."""
-        start = time.perf_counter()
+        start = self.clock()
         sender = self.inner.recv(t, source, tag)
         self._end_p2p("recv", start)
         return sender
 
     def barrier(self) -> None:
         """Pass on."""
-        start = time.perf_counter()
+        start = self.clock()
         self.inner.barrier()
         self._end_collective("barrier", start)
 
@@ -113,14 +113,14 @@ class TracedComm(Comm):
             self.messages += 1
             if t.is_cuda:  # queued kernels are compute, not communication
                 torch.cuda.synchronize(t.device)
-        return time.perf_counter()
+        return self.clock()
 
     def _end_collective(self, name: str, start: float, before_s: float = 0.0) -> None:
-        now = time.perf_counter()
+        now = self.clock()
         self.collective_s.append(now - start + before_s)
         self.spans.add(name, "comm", start, now)
 
     def _end_p2p(self, name: str, start: float) -> None:
-        now = time.perf_counter()
+        now = self.clock()
         self.p2p_s += now - start
         self.spans.add(name, "comm", start, now)
