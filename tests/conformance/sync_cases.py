@@ -121,7 +121,7 @@ def train_all(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
         config = config_of(job.config, strategy, case, mode)
         if comm.rank == 0:
             open_run(run, config)
-        while not run.toml.is_file():
+        while job.config.engine != "sim" and not run.toml.is_file():  # virtual ranks take turns: no use in sleeping
             time.sleep(0.005)  # servers that this group's workers do not need yet must not keep them from the cores
         comm_of_run.barrier()
         try:
