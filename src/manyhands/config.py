@@ -18,7 +18,7 @@ class RunConfig(BaseModel):
     task: str
     """Built-in task, or your own FILE.py:VARIABLE."""
     engine: str = "serial"
-    """How the workers run: serial, threads, mpi, hybrid (MPI processes x threads), torch, or ray."""
+    """How the workers run: serial, threads, mpi, hybrid (MPI processes x threads), torch, ray, or sim (virtual)."""
     workers: int = Field(default=1, ge=1)
     """Workers: threads of engine threads, processes of the other engines."""
     threads: int = Field(default=1, ge=1)

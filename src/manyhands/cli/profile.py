@@ -148,7 +148,8 @@ def _title(record: ProfileRecord, profile: RankProfile) -> str:
 
 def _caption(record: ProfileRecord, profile: RankProfile) -> str:
     """Say how the figures came about."""
-    disturbed = f" ({profile.disturbed_steps} more were disturbed by other programs)" if profile.disturbed_steps else ""
+    more = profile.disturbed_steps
+    disturbed = f" ({more} more {'was' if more == 1 else 'were'} disturbed by other programs)" if more else ""
     says = (
         f"{profile.timed_steps} {_unit(profile)} were timed call by call{disturbed}; times and calls are scaled to all "
         f"{profile.steps:,}. Timing cost {profile.cost_pct:.1f} % of the loop, and is taken off. Compiled functions, "

@@ -38,7 +38,7 @@ SECONDS = 4.0
 COST = 0.01
 """The share of a run that timing may add."""
 NOTE_S = 1e-6
-"""What a note of a call costs at the most: 0.2 µs in a tight loop, more in a step that has other things in its caches."""
+"""What a note of a call costs at the most: 0.2 µs in a tight loop, more where caches are full of other things."""
 TRACE = 20
 """Steps in the timeline, if not asked for otherwise: fewer in a short run."""
 FEWEST, MOST = 50, 20_000
@@ -47,6 +47,8 @@ FEWEST_TIMED = 10
 """A short run is timed more often than the cost allows, until it has so many timed steps."""
 LEAST_STRIDE = 3
 """The steps between two timed ones tell what the timing costs."""
+FEWEST_AFTER = 2 * LEAST_STRIDE + 1
+"""Steps after the warm-up and those drawn, so that two of them can be timed."""
 
 
 def profile(
@@ -78,7 +80,7 @@ def profile(
         open_run(run, config)
     job = Job(config, run, task=own, data=ready.data, read_s=ready.read_s, extra=pace._asdict())
     found = launcher.launch(profile_rank, job, observe)[0]["ranks"]
-    record = _record(config, run, found)
+    record = _record(plan, run, found)
     if launcher.leads:
         write_atomically(run.path / PROFILE, record.model_dump_json(indent=2) + "\n")
     return record
@@ -90,7 +92,7 @@ def _with_length(config: RunConfig, tried: Trial, options: dict[str, Any]) -> Ru
         steps = min(MOST, max(FEWEST, round(SECONDS / tried.step_s)))
         config = config.model_copy(update={"steps": steps})
     if options.get("trace") is None:
-        trace = min(TRACE, config.steps // 4) if config.steps else TRACE
+        trace = min(TRACE, max(0, config.steps - WARM_UP - FEWEST_AFTER) // 2) if config.steps else TRACE
         config = config.model_copy(update={"trace": trace})
     return config
 
@@ -99,11 +101,11 @@ def pace_of(config: RunConfig, steps: int, tried: Trial) -> Pace:
     """Choose which steps to time call by call: as many as the cost allows, after the warm-up and those drawn."""
     first = WARM_UP + config.trace
     left = steps - first
-    fewest = 2 * LEAST_STRIDE + 1
+    traced = f", {config.trace} are traced" if config.trace else ""
     check(
-        left >= fewest,
-        f"a profile of {steps} steps is too short: {WARM_UP} warm up, {config.trace} are traced, and at least {fewest} "
-        f"must follow; give --steps {first + fewest} or more",
+        left >= FEWEST_AFTER,
+        f"a profile of {steps} steps is too short: {WARM_UP} warm up{traced}, and at least {FEWEST_AFTER} must follow; "
+        f"give --steps {first + FEWEST_AFTER} or more",
     )
     wanted = tried.notes * NOTE_S / (COST * tried.least_s)
     return Pace(first, _prime_from(max(LEAST_STRIDE, min(wanted, left / FEWEST_TIMED))))
@@ -115,9 +117,10 @@ def _prime_from(number: float) -> int:
     return next(candidates)
 
 
-def _record(config: RunConfig, run: RunDir, found: Sequence[dict[str, Any]]) -> ProfileRecord:
+def _record(plan: Plan, run: RunDir, found: Sequence[dict[str, Any]]) -> ProfileRecord:
     """Put the ranks' profiles together; the first rank's record tells of the run."""
     whole = RunRecord.model_validate(found[0]["record"])
+    each = plan.steps_per_epoch * plan.config.eval_every
     return ProfileRecord(
         id=whole.id,
         status=whole.status,
@@ -130,8 +133,10 @@ def _record(config: RunConfig, run: RunDir, found: Sequence[dict[str, Any]]) -> 
         device=whole.device,
         parameters=whole.parameters,
         steps=whole.steps,
-        trace=run.trace.name if config.trace else "",
-        ranks=[_rank(whole, rank, each["record"], each["profile"]) for rank, each in enumerate(found)],
+        evaluations=-(-whole.steps // each),
+        steps_per_evaluation=each,
+        trace=run.trace.name if plan.config.trace else "",
+        ranks=[_rank(whole, rank, own["record"], own["profile"]) for rank, own in enumerate(found)],
         hardware=facts.hardware(),
         versions=facts.versions(),
     )

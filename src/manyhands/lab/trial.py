@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from manyhands import facts
@@ -14,7 +15,10 @@ from manyhands.replica.base import sum_of_lanes
 from manyhands.run import Ready
 
 ENOUGH_S = 0.4
-"""Time to spend on these steps, though at least three are made."""
+"""Time to spend on these steps, within reason."""
+FEWEST, MOST = 3, 200
+SLOW_S = 0.1
+"""What a step takes of which nothing is known."""
 
 
 class Trial(NamedTuple):
@@ -39,21 +43,21 @@ def try_steps(config: RunConfig, ready: Ready) -> Trial:
         replica.apply()
         float(loss)  # waits for a GPU
 
-    with process_settings(config, config.size, facts.cores()):
-        log = CallLog()
+    took, log = [SLOW_S], CallLog()
+    # A model that fails will do so on a rank as well, which is then named.
+    with process_settings(config, config.size, facts.cores()), suppress(Exception):
         log.open()
         try:
             step(0)  # makes its buffers, which takes the longest
         finally:
             notes = log.close()
-        took = _times(step)
+        took = [_seconds(step, 1)]
+        while len(took) < FEWEST or (len(took) < MOST and sum(took) < ENOUGH_S):
+            took.append(_seconds(step, 1 + len(took)))
     return Trial(statistics.mean(took), min(took), len(notes))
 
 
-def _times(step: Callable[[int], None]) -> list[float]:
-    took: list[float] = []
-    while len(took) < 3 or sum(took) < ENOUGH_S:
-        begun_s = time.perf_counter()
-        step(len(took))
-        took.append(time.perf_counter() - begun_s)
-    return took
+def _seconds(step: Callable[[int], None], i: int) -> float:
+    begun_s = time.perf_counter()
+    step(i)
+    return time.perf_counter() - begun_s

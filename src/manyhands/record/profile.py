@@ -100,6 +100,10 @@ class ProfileRecord(BaseModel):
     device: str
     parameters: int
     steps: int
+    evaluations: int
+    """How often the run tested its weights."""
+    steps_per_evaluation: int
+    """After how many steps a whole training would do so."""
     trace: str
     """The timeline's file in the run's folder; empty where none was asked for."""
     ranks: list[RankProfile]

@@ -1,9 +1,10 @@
 """The curves of a sweep: rows that differ in their number of workers alone, and the laws fitted to them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from manyhands.record import Cell, Finding, Fit, Row, SweepRecord
+from manyhands.record import Cell, Finding, Fit, Interval, Row, SweepRecord
 
 Batch = int | Literal["full"]
 
@@ -65,6 +66,13 @@ def _image(size: int) -> str:
 def _baseline(record: SweepRecord, batch: Batch, image: int) -> Row | None:
     alone = (r for r in record.rows if r.cell.role == "baseline")
     return next((r for r in alone if (r.cell.batch_size, r.cell.image_size) == (batch, image)), None)
+
+
+def reach(intervals: Iterable[Interval], factor: float) -> tuple[list[float], list[float]]:
+    """Return how far intervals reach below and above their values, as bars are drawn: never less than nothing."""
+    found = list(intervals)
+    below = [max(0.0, factor * (interval.value - interval.low)) for interval in found]
+    return below, [max(0.0, factor * (interval.high - interval.value)) for interval in found]
 
 
 def fitted_speed_up(fit: Fit, workers: float) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from manyhands.record import Cause, Interval, Row, SweepRecord
-from manyhands.report.curves import Curve, curves, fitted_speed_up
+from manyhands.report.curves import Curve, curves, fitted_speed_up, reach
 from manyhands.report.drawing import Figure, Trace, View, doubling_axis, layout, safe, workers_axis
 from manyhands.report.palette import DASHES, MARKERS, engine_colour
 from manyhands.report.stacks import PARTS, split_figure, stack_height, stack_layout, stack_trace
@@ -142,11 +142,11 @@ def lost(record: SweepRecord) -> Figure:
     rows = [row for row in record.rows if row.cell.key in found and row.efficiency]
     names = row_labels(record, rows)
     done = [round(100 * row.efficiency.value, 3) for row in rows if row.efficiency]
-    data = [stack_trace("work done", "@work", names, done)]
+    data = [stack_trace("work done", "work", names, done)]
     for cause in get_args(Cause):
         values = [sum(p.percent for p in found[row.cell.key].parts if p.cause == cause) for row in rows]
         if any(abs(value) >= 0.05 for value in values):
-            data.append(stack_trace(CAUSES[cause], f"@{cause}", names, [round(value, 3) for value in values]))
+            data.append(stack_trace(CAUSES[cause], cause, names, [round(value, 3) for value in values]))
     says = "; ".join(
         f"{name}: " + ", ".join(f"{trace['name']} {trace['x'][i]:.0f} percent" for trace in data if trace["x"][i])
         for i, name in enumerate(names)
@@ -230,11 +230,12 @@ def _points(curve: Curve, value: Callable[[Row], Interval | None], unit: str, fa
     between = " (%{customdata[1]:.4~g}–%{customdata[2]:.4~g})" if bounds else ""
     trace["hovertemplate"] = f"{trace['name']}, %{{customdata[0]}} workers: %{{y:.4~g}}{unit}{between}<extra></extra>"
     if bounds:
+        below, above = reach((interval for _, interval in rows), factor)
         trace["error_y"] = {
             "type": "data",
             "symmetric": False,
-            "array": [factor * (i.high - i.value) for _, i in rows],
-            "arrayminus": [factor * (i.value - i.low) for _, i in rows],
+            "array": above,
+            "arrayminus": below,
             "color": colour,
             "thickness": 1.5,
             "width": 5,

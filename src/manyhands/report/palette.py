@@ -6,6 +6,9 @@ which also stay apart in grey print.
 
 from typing import Any
 
+BARS = ("work", "compute", "serial", "comm", "wait", "small-batch", "oversubscription", "memory")
+"""What bars are filled with; texts on them have the colour `on-…`."""
+
 LIGHT = {
     "text": "#1c2024",
     "muted": "#5b6470",
@@ -26,6 +29,8 @@ LIGHT = {
     "small-batch": "#44aa99",
     "oversubscription": "#222222",
     "memory": "#aa77cc",
+    **dict.fromkeys(("on-work", "on-compute", "on-comm", "on-oversubscription"), "#ffffff"),
+    **dict.fromkeys(("on-serial", "on-wait", "on-small-batch", "on-memory"), "#12151a"),
 }
 """Colours on white."""
 
@@ -49,6 +54,7 @@ DARK = {
     "small-batch": "#66ccbb",
     "oversubscription": "#f2f2f2",
     "memory": "#c7a3e6",
+    **dict.fromkeys((f"on-{part}" for part in BARS), "#12151a"),
 }
 """Colours on near black."""
 

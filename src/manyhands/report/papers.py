@@ -38,14 +38,20 @@ def word(verdict: Verdict) -> str:
 
 
 def grids(table: ReproducedTable, width: int = 0) -> list[Grid]:
-    """Make the table; where it is wider than so many characters, in parts that all begin with the labels."""
-    labels = _Group(table.headings, [row.labels for row in table.rows])
-    verdicts = _Group(["verdict"], [[word(row.verdict)] for row in table.rows])
+    """Make the table; where it is wider than so many characters, in parts that all begin with the labels.
+
+    Rows of which neither the paper nor we have a figure are left to `whys`.
+    """
+    rows = [row for row in table.rows if _is_sentences(table) or any(f.published or f.ours for f in row.figures)]
+    if not rows:
+        return []
+    labels = _Group(table.headings, [row.labels for row in rows])
+    verdicts = _Group(["verdict"], [[word(row.verdict)] for row in rows])
     if _is_sentences(table):
-        return [_grid([labels, verdicts, _Group(["by"], [[row.why] for row in table.rows])])]
-    columns = range(len(table.rows[0].figures)) if table.rows else range(0)
+        return [_grid([labels, verdicts, _Group(["by"], [[row.why] for row in rows])])]
+    columns = [_column([row.figures[i] for row in rows]) for i in range(len(rows[0].figures))]
     parts: list[list[_Group]] = [[labels]]
-    for group in [*(_column([row.figures[i] for row in table.rows]) for i in columns), verdicts]:
+    for group in [*columns, verdicts]:
         taken = sum(other.width for other in parts[-1])
         if width and len(parts[-1]) > 1 and taken + group.width > width:
             parts.append([labels])
@@ -59,7 +65,8 @@ def whys(table: ReproducedTable) -> list[str]:
     for row in table.rows:
         if row.why and not _is_sentences(table):
             found.setdefault(row.why, []).append(" ".join(row.labels))
-    return [f"{', '.join(rows)}: {why}" for why, rows in found.items()]
+    heading = f"{table.headings[0]} " if len(table.headings) == 1 else ""
+    return [f"{heading}{', '.join(rows)}: {why}" for why, rows in found.items()]
 
 
 def _is_sentences(table: ReproducedTable) -> bool:

@@ -9,7 +9,7 @@ from matplotlib.ticker import NullFormatter, NullLocator
 
 from manyhands.record import Interval, Row, SweepDir, SweepRecord
 from manyhands.report.columns import split_percent
-from manyhands.report.curves import Curve, curves, fitted_speed_up
+from manyhands.report.curves import Curve, curves, fitted_speed_up, reach
 from manyhands.report.figures import REACH, row_labels
 from manyhands.report.histories import Drawn, runs_of
 from manyhands.report.losses import loss_curve
@@ -145,7 +145,7 @@ def _points(axes: Axes, curve: Curve, value: Callable[[Row], Interval | None], f
     axes.errorbar(
         [row.cell.size for row, _ in found],
         [factor * i.value for _, i in found],
-        yerr=[[factor * (i.value - i.low) for _, i in found], [factor * (i.high - i.value) for _, i in found]],
+        yerr=reach((i for _, i in found), factor),
         color=colour,
         linestyle=DASHES[curve.style % len(DASHES)],
         marker=marker,

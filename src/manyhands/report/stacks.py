@@ -45,7 +45,7 @@ def split_figure(
 
 def _split_trace(part: str, rows: Sequence[str], shares: list[float], millis: list[float]) -> Trace:
     return {
-        **stack_trace(part, f"@{part}", rows, shares),
+        **stack_trace(part, part, rows, shares),
         "customdata": [[share, duration(ms / 1e3)] for share, ms in zip(shares, millis, strict=True)],
         "hovertemplate": f"%{{y}}<br>{part}: %{{customdata[0]:.1f}} % · %{{customdata[1]}}<extra></extra>",
     }
@@ -59,11 +59,12 @@ def stack_trace(name: str, colour: str, rows: Sequence[str], percents: list[floa
         "name": name,
         "y": [broken(row) for row in rows],
         "x": percents,
-        "marker": {"color": colour},
+        "marker": {"color": f"@{colour}"},
         "text": [f"{value:.0f}" if abs(value) >= 5 else "" for value in percents],
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,
+        "insidetextfont": {"color": f"@on-{colour}"},
         "hovertemplate": f"%{{y}}<br>{name}: %{{x:.1f}} %<extra></extra>",
     }
 

@@ -54,7 +54,7 @@ class Setting:
 
     task: str
     options: Mapping[str, Any]
-    command: Literal["train", "crossval"] = "train"
+    command: Literal["train", "crossval", "profile"] = "train"
     work_s: float
     """About how long its training takes on 2 cores; only to tell beforehand how long all will take."""
     once: bool = False
@@ -62,7 +62,9 @@ class Setting:
     quick: Mapping[str, Any] | None = field(default_factory=dict)
     """Options that `--quick` changes; None leaves the whole setting out."""
     smaller: str = ""
-    """What `--quick` leaves out of the data, in words; speed is then not judged."""
+    """What `--quick` leaves out of the data, in words; nothing is then judged."""
+    shorter: str = ""
+    """How much less `--quick` trains, in words; only speed is then judged."""
 
     @property
     def key(self) -> str:
@@ -73,11 +75,18 @@ class Setting:
     @property
     def name(self) -> str:
         """What people call it."""
-        engine, workers = self.options.get("engine", "serial"), self.options.get("workers", 1)
-        many = f" {workers}×{self.threads}" if self.threads > 1 else f" ×{workers}" if workers > 1 else ""
-        nodes = f", {self.options['nodes']} nodes" if self.options.get("nodes", 0) > 1 else ""
-        folds = f", {self.options['folds']} folds" if "folds" in self.options else ""
-        return f"{self.task}, {engine}{many}{nodes}{folds}"
+        given = self.options
+        engine, workers = given.get("engine", "serial"), given.get("workers", 1)
+        parts = [
+            f"profile of {self.task}" if self.command == "profile" else self.task,
+            f"{engine} {workers}×{self.threads}" if self.threads > 1 else f"{engine} ×{workers}" * (workers > 1),
+            f"images {given['image_size']}²" if "image_size" in given else "",
+            f"data ×{given['replicate']}" if given.get("replicate", 1) > 1 else "",
+            f"{given['nodes']} nodes" if given.get("nodes", 1) > 1 else "",
+            f"{given['folds']} folds" if "folds" in given else "",
+            f"{given['epochs']} epochs" if self.once and "epochs" in given else "",
+        ]
+        return ", ".join(filter(None, parts))
 
     @property
     def threads(self) -> int:
@@ -99,7 +108,7 @@ class Setting:
         """Return what `--quick` runs instead; None where it runs nothing."""
         if self.quick is None:
             return None
-        work_s = self.quick.get("work_s", min(self.work_s, 2.0))
+        work_s = self.quick.get("work_s", self.work_s)
         changed = {name: value for name, value in self.quick.items() if name != "work_s"}
         return Setting(
             task=self.task,
@@ -108,6 +117,7 @@ class Setting:
             work_s=work_s,
             once=self.once,
             smaller=self.smaller,
+            shorter=self.shorter,
         )
 
 
@@ -119,7 +129,7 @@ class Column:
     name: str
     kind: FigureKind
     of: str
-    """The value of a run that it is made from."""
+    """The value of a run that it is made from; `{}` stands for the row's part."""
     whole: bool = False
     """Whether that is a value of the row's whole training, rather than of its timed steps."""
     scale: float = 1.0
@@ -141,6 +151,8 @@ class PaperRow:
     """What its speed-up is held against; the row of which it is `timed` is the baseline."""
     whole: Setting | None = None
     """What is run for its accuracy and loss, where that takes longer."""
+    part: str = ""
+    """What of the run it is about, such as a function, where not all of it."""
     left: str = ""
     """Why nothing is run for it."""
     note: str = ""

@@ -3,6 +3,7 @@
 import shutil
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 from subprocess import TimeoutExpired
 
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 from manyhands.crossval import CrossvalRecord
 from manyhands.lab.measure import _option, _run, _why, measure
 from manyhands.lab.papers.base import Setting
-from manyhands.record import Measure, RunDir
+from manyhands.record import Measure, ProfileRecord, RunDir
 from manyhands.record.papers import ReproductionDir, Taken
 
 PATIENCE = 20.0
@@ -22,7 +23,7 @@ TOO_SHORT_S = 300.0
 def take(setting: Setting, folder: ReproductionDir, repeat: int) -> Taken:
     """Run a setting once; a run that fails says why."""
     begun = time.perf_counter()
-    found = _train(setting, folder) if setting.command == "train" else _crossval(setting, folder)
+    found = _train(setting, folder) if setting.command == "train" else _other(setting, folder)
     took_s = time.perf_counter() - begun
     return found.model_copy(update={"setting": setting.key, "repeat": repeat, "took_s": took_s})
 
@@ -39,13 +40,14 @@ def _train(setting: Setting, folder: ReproductionDir) -> Taken:
 def _values(found: Measure) -> dict[str, float]:
     step_s = found.step_ms / 1e3
     numbers = {name: float(v) for name, v in found if isinstance(v, int | float)}
-    times = {"step_s": step_s, "epoch_s": found.steps_per_epoch * step_s, "train_s": found.steps * step_s}
-    return numbers | times
+    return numbers | {"step_s": step_s, "epoch_s": found.steps_per_epoch * step_s}
 
 
-def _crossval(setting: Setting, folder: ReproductionDir) -> Taken:
+def _other(setting: Setting, folder: ReproductionDir) -> Taken:
+    """Run a command other than `train`, and read the record that it prints."""
     words = [_option(name, value) for name, value in setting.options.items()]
-    command = [sys.executable, "-m", "manyhands", "crossval", setting.task, *words, "--json", f"--out={folder.runs}"]
+    task = [setting.command, setting.task]
+    command = [sys.executable, "-m", "manyhands", *task, *words, "--json", f"--out={folder.runs}"]
     try:
         status, stdout, stderr = _run(command, _timeout_s(setting))
     except TimeoutExpired:
@@ -53,14 +55,15 @@ def _crossval(setting: Setting, folder: ReproductionDir) -> Taken:
     if status != 0:
         return _failed(_why(status, stderr))
     try:
-        record = CrossvalRecord.model_validate_json(stdout)
+        run, values = _profile(stdout) if setting.command == "profile" else _crossval(stdout)
     except ValidationError:
         return _failed("ended without a record that can be read")
-    _drop_models(folder.runs / record.id)
-    return Taken(setting="", repeat=0, run=f"{folder.runs.name}/{record.id}", values=_scores(record))
+    _drop_models(folder.runs / run)
+    return Taken(setting="", repeat=0, run=f"{folder.runs.name}/{run}", values=values)
 
 
-def _scores(record: CrossvalRecord) -> dict[str, float]:
+def _crossval(text: str) -> tuple[str, dict[str, float]]:
+    record = CrossvalRecord.model_validate_json(text)
     held = record.hold_out
     values = {
         "accuracy": record.accuracy,
@@ -69,7 +72,19 @@ def _scores(record: CrossvalRecord) -> dict[str, float]:
         "wall_s": record.wall_s,
         "longest_node_s": record.longest_node_s,
     }
-    return values | ({"hold_out_accuracy": held.accuracy, "train_accuracy": held.train_accuracy} if held else {})
+    averaged = {"hold_out_accuracy": held.accuracy, "train_accuracy": held.train_accuracy} if held else {}
+    return record.id, values | averaged
+
+
+def _profile(text: str) -> tuple[str, dict[str, float]]:
+    """Return what share of the loop each function takes itself, and how often a step calls it."""
+    record = ProfileRecord.model_validate_json(text)
+    rank = record.ranks[0]
+    values: defaultdict[str, float] = defaultdict(float)
+    for function in rank.functions:
+        values[f"share {function.name}"] += 100 * function.self_s / rank.loop_s
+        values[f"calls {function.name}"] += function.calls / rank.steps
+    return record.id, dict(values)
 
 
 def _drop_models(run: Path) -> None:

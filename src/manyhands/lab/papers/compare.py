@@ -42,7 +42,7 @@ def compare(paper: Paper, readings: Readings, cores: int) -> ReproducedPaper:
 def _row(table: PaperTable, row: PaperRow, readings: Readings, cores: int) -> ReproducedRow:
     figures = [_Figure(column, row, readings, cores).result() for column in table.columns]
     verdict = row_verdict(figures)
-    workers = row.timed.workers if row.timed else 1
+    workers = max((setting.workers for setting in row.settings), default=1)
     return ReproducedRow(
         labels=list(row.labels),
         figures=figures,
@@ -72,8 +72,8 @@ def _judge_claim(claim: Claim, readings: Readings, cores: int) -> Judged:
     for setting in claim.settings:
         if missing := readings.why_none(setting):
             return Judged("failed" if readings.has_failed(setting) else "not judged", f"{setting.name}: {missing}")
-        if smaller := readings.smaller(setting):
-            return Judged("not judged", f"with --quick: {smaller}")
+        if cut := readings.cut(setting, speed=claim.speed):
+            return Judged("not judged", f"with --quick: {cut}")
     holds, why = claim.holds([readings.medians(setting) for setting in claim.settings])
     crowd = next((s for s in claim.settings if s.workers > cores), None)
     if claim.speed and crowd:
@@ -125,6 +125,10 @@ class _Figure:
         return own + ([self.row.base] if self.column.kind in SPEEDS and self.row.base else [])
 
     @property
+    def _of(self) -> str:
+        return self.column.of.format(self.row.part)
+
+    @property
     def _is_baseline(self) -> bool:
         base = self.row.base
         return self.column.kind in SPEEDS and (base is None or base.key == self._needed[0].key)
@@ -133,6 +137,11 @@ class _Figure:
     def _crowded(self) -> bool:
         return self._needed[0].workers > self.cores
 
+    @property
+    def _cut(self) -> str:
+        kind = self.column.kind
+        return "" if kind == "count" else self.readings.cut(self._needed[0], speed=kind in SPEEDS)
+
     def _missing(self) -> Judged | None:
         """Say why there is nothing to compare, if so."""
         if self._setting is None:
@@ -140,13 +149,15 @@ class _Figure:
         for setting in self._needed:
             if why := self.readings.why_none(setting):
                 return Judged("failed" if self.readings.has_failed(setting) else "not judged", why)
+            if self._of not in self.readings.medians(setting):
+                return Judged("not judged", f"no run told '{self._of}'")
         return None
 
     def _ours(self) -> Interval:
         setting, column = self._needed[0], self.column
         if column.kind not in SPEEDS:
-            return self.readings.value(setting, column.of, column.scale)
-        speed_up = self.readings.speed_up(setting, self.row.base or setting, column.of)
+            return self.readings.value(setting, self._of, column.scale)
+        speed_up = self.readings.speed_up(setting, self.row.base or setting, self._of)
         return stats.through(stats.improvement_pct, speed_up) if column.kind == "improvement" else speed_up
 
     def _judge(self, ours: Interval) -> Judged:
@@ -155,8 +166,8 @@ class _Figure:
         if self.column.kind in SPEEDS and self._crowded:
             setting = self._needed[0]
             return Judged("oversubscribed", crowded(setting.workers, self.cores, in_turn="nodes" in setting.options))
-        if (smaller := self.readings.smaller(self._needed[0])) and self.column.kind != "count":
-            return Judged("not judged", f"with --quick: {smaller}")
+        if cut := self._cut:
+            return Judged("not judged", f"with --quick: {cut}")
         if self._published is None:
             return Judged("shown")
         if self.column.unjudged:
@@ -186,7 +197,6 @@ class _Figure:
 
     def _faster(self, ours: Interval | None) -> float | None:
         """Return how many times as long the paper's machine took, where both did the same."""
-        alike = ours and self._published and not self._crowded and not self.readings.smaller(self._needed[0])
-        if not (alike and ours and self._published) or self.column.kind != "time" or ours.value <= 0:
+        if self.column.kind != "time" or not (ours and self._published) or self._crowded or self._cut:
             return None
-        return self._published.low / ours.value
+        return self._published.low / ours.value if ours.value > 0 else None

@@ -45,14 +45,17 @@ class Readings:
         """Whether it was tried, and no run of it went well."""
         return bool(self._taken(setting)) and not self.good(setting)
 
-    def smaller(self, setting: Setting) -> str:
-        """Say what `--quick` left out of the data; empty where nothing."""
-        return setting.smaller if self._quick else ""
+    def cut(self, setting: Setting, *, speed: bool) -> str:
+        """Say what `--quick` left out that a figure depends on, one of speed or another; empty where nothing."""
+        if not self._quick:
+            return ""
+        return setting.smaller or ("" if speed else setting.shorter)
 
     def medians(self, setting: Setting) -> Values:
         """Return the medians of all values; none where nothing was measured."""
         runs = list(self.good(setting).values())
-        return {name: float(np.median([run[name] for run in runs])) for name in runs[0]} if runs else {}
+        told = set(runs[0]).intersection(*runs) if runs else set()
+        return {name: float(np.median([run[name] for run in runs])) for name in sorted(told)}
 
     def value(self, setting: Setting, name: str, scale: float = 1.0) -> Interval:
         """Return the median of a value and its interval."""

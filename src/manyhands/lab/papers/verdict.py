@@ -60,12 +60,13 @@ def row_why(figures: Iterable[PaperFigure], verdict: Verdict) -> str:
     """Say what led to a row's verdict, and what became of its other figures."""
     said: dict[str, list[str]] = {}
     for figure in figures:
-        if figure.verdict in ("shown", "baseline"):
-            continue
+        what = "not reproduced" if figure.verdict == "not" else figure.verdict
+        if figure.verdict in ("shown", "baseline") or (figure.kind == "time" and figure.ours):
+            continue  # nothing to judge, or nothing that ever is
         if figure.why:
-            said.setdefault(f"{figure.verdict}: {figure.why}", []).append(figure.column)
+            said.setdefault(f"{what}: {figure.why}", []).append(figure.column)
         elif figure.verdict != verdict:
-            said.setdefault(figure.verdict, []).append(figure.column)
+            said.setdefault(what, []).append(figure.column)
     return "; ".join(f"{', '.join(columns)} {what}" for what, columns in said.items())
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from manyhands.lab.papers import p000
 from manyhands.lab.papers.base import Setting
 from manyhands.record.papers import ReproductionDir, Taken
 
@@ -43,7 +44,8 @@ def values_of(setting: Setting, *, efficiency: float = 0.9, accuracy: float = 0.
         "hold_out_accuracy": accuracy,
         "train_accuracy": accuracy,
     }
-    return train if setting.command == "train" else folds
+    functions = {f"{what} {ours}": 50.0 for *_, ours in p000.FUNCTIONS for what in ("share", "calls")}
+    return {"train": train, "crossval": folds, "profile": functions}[setting.command]
 
 
 def taken(setting: Setting, repeat: int = 0, **how: float) -> Taken:

@@ -97,6 +97,8 @@ def test_quick_changes_are_told() -> None:
         data = short.options.get("data", ""), short.options.get("replicate")
         cut = data != (setting.options.get("data", ""), setting.options.get("replicate"))
         assert cut == bool(setting.smaller), setting.key
+        fewer = short.options.get("epochs") != setting.options.get("epochs")
+        assert fewer == bool(setting.smaller or setting.shorter) or setting.options.get("steps"), setting.key
         assert short.about_s <= setting.about_s + 2
 
 

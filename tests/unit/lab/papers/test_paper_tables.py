@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import pytest
-from faked_papers import taker
+import typer
+from faked_papers import Take, taker
 
 from manyhands.cli import reproduce as command
 from manyhands.cli.show import results
+from manyhands.lab.papers import run
 from manyhands.lab.papers.run import reproduce
-from manyhands.record.papers import ReproducedTable, ReproductionRecord
+from manyhands.record.papers import ReproducedTable, ReproductionRecord, Taken
 from manyhands.report import papers as words
 
 
@@ -81,17 +83,40 @@ def test_everything_is_shown_on_a_terminal(record: ReproductionRecord, capsys: p
     assert "12.98 (printed 9.28)" in text
 
 
+def run_nothing(monkeypatch: pytest.MonkeyPatch, take: Take) -> None:
+    """Let the command take made-up runs."""
+    monkeypatch.setattr(run.reproduce, "__kwdefaults__", {**run.reproduce.__kwdefaults__, "take": take})
+
+
 def test_the_command_keeps_tables_to_paste_and_prints_one_object(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from manyhands.lab.papers import run
-
-    monkeypatch.setattr(run.reproduce, "__kwdefaults__", {**run.reproduce.__kwdefaults__, "take": taker([])})
+    run_nothing(monkeypatch, taker([]))
     command.reproduce("001", quick=True, out=tmp_path, json=True)
     out = capsys.readouterr().out
     record = ReproductionRecord.model_validate_json(out)
     assert out.count("\n") == 1
     assert (tmp_path / record.id / "reproduction.md").read_text() == words.markdown(record)
+
+
+def test_the_command_fails_where_every_run_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_nothing(monkeypatch, taker([], lambda setting: "no MPI here"))
+    with pytest.raises(typer.Exit) as ended:
+        command.reproduce("001", quick=True, out=tmp_path)
+    assert ended.value.exit_code == 1
+
+
+def test_the_command_says_how_to_go_on_when_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*args: object) -> Taken:
+        raise KeyboardInterrupt
+
+    run_nothing(monkeypatch, stop)
+    with pytest.raises(typer.Exit) as ended:
+        command.reproduce("001", quick=True, out=tmp_path)
+    assert ended.value.exit_code == 130
+    assert f"manyhands reproduce 001 --quick --resume --out {tmp_path}" in capsys.readouterr().err
 
 
 def test_alone_the_command_lists_the_papers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,10 @@
 
 import pytest
 
+from manyhands.data import Split
 from manyhands.lab.papers import PAPERS, p000, p001, p002, p003, p004
 from manyhands.lab.papers.base import Machine, Paper, Published, printed
+from manyhands.replica.fused import FusedReplica
 
 MACHINES = [Machine(1), Machine(2), Machine(16, 1)]
 
@@ -32,10 +34,18 @@ def test_figures_are_read_as_they_are_printed(text: str, low: float, high: float
 
 
 def test_paper_000_shares_add_up_to_its_total() -> None:
-    hypothesis, update, rest = 120.92, 92.37, 213.92 - 120.92 - 92.37
-    assert rest < 0.01 * number(p000.TOTAL_S)
-    assert hypothesis / number(p000.TOTAL_S) == pytest.approx(0.5653, abs=1e-3)
-    assert update / number(p000.TOTAL_S) == pytest.approx(0.4318, abs=1e-3)
+    total_s = number(p000.TOTAL_S)
+    assert sum(number(self_s) for _, _, self_s, *_ in p000.FUNCTIONS) == pytest.approx(total_s, abs=0.06)
+    for _, share, self_s, *_ in p000.FUNCTIONS:
+        assert 100 * number(self_s) / total_s == pytest.approx(number(share), abs=0.01)
+    calls = [int(calls) for _, _, _, calls, _ in p000.FUNCTIONS]
+    assert calls == [6_000_000 + 10_000, 6_000_000, 6_000_000 + 10_000]  # 100 epochs, and the test images
+
+
+def test_paper_000_functions_have_their_like_in_ours() -> None:
+    assert all(hasattr(FusedReplica, name) for name in ("_forward", "_backward", "_loss"))
+    assert {ours for *_, ours in p000.FUNCTIONS} == {f"FusedReplica.{n}" for n in ("_forward", "_backward", "_loss")}
+    assert hasattr(Split, "_scaled")
 
 
 def test_paper_000_epoch_is_a_hundredth_of_its_total() -> None:
