@@ -19,7 +19,21 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 def make_app() -> typer.Typer:
     """Gather the commands."""
-    from manyhands.cli import crossval, doctor, profile, report, reproduce, runs, scale, syncs, train, verify
+    from manyhands.cli import (
+        calibrate,
+        crossval,
+        doctor,
+        profile,
+        report,
+        reproduce,
+        runs,
+        scale,
+        simulate,
+        syncs,
+        train,
+        validate,
+        verify,
+    )
 
     app = typer.Typer(
         name="manyhands",
@@ -35,6 +49,9 @@ def make_app() -> typer.Typer:
     app.command("report")(report.report)
     app.command("profile")(profile.profile)
     app.command("reproduce")(reproduce.reproduce)
+    app.command("calibrate")(calibrate.calibrate)
+    app.command("simulate")(simulate.simulate)
+    app.command("validate")(validate.validate)
     app.add_typer(runs.app, name="runs")
     app.command("syncs")(syncs.syncs)
     app.command("doctor")(doctor.doctor)

@@ -7,8 +7,8 @@ the virtual time, and a run is the same whenever it is made.
 
 import heapq
 from abc import ABC, abstractmethod
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, final
 
 import greenlet
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from manyhands.comm.base import ANY, Comm, stack_of
+from manyhands.comm.hollow import copied, store
 from manyhands.errors import ManyhandsError
 
 
@@ -52,23 +53,61 @@ class Instant(Machine):
         return 0.0, 0.0
 
 
+Tag = tuple[int, int]
+"""Of the group, and of the message."""
+
+
 class _Message(NamedTuple):
     arrives_s: float
     number: int
     source: int
-    tag: tuple[int, int]
+    tag: Tag
     content: Tensor
 
 
-@dataclass
+@final
+class _Mailbox:
+    """Messages to one rank that it has not taken. Its port passes one at a time, so they arrive as they were posted."""
+
+    def __init__(self) -> None:
+        self._from: dict[tuple[int, Tag], deque[_Message]] = defaultdict(deque)
+        self._order: dict[Tag, deque[_Message]] = defaultdict(deque)
+        """By tag, from whomever; of these only the first is sure not to be taken yet."""
+
+    def put(self, message: _Message) -> None:
+        """Keep a message."""
+        self._from[message.source, message.tag].append(message)
+        self._order[message.tag].append(message)
+
+    def first(self, source: int, tag: Tag) -> _Message | None:
+        """Return the one that arrives first of those that fit."""
+        waiting = self._order[tag] if source == ANY else self._from[source, tag]
+        return waiting[0] if waiting else None
+
+    def drop(self, message: _Message) -> None:
+        """Let the first message of its source and tag go."""
+        self._from[message.source, message.tag].popleft()
+        order = self._order[message.tag]
+        while order and not self._is_here(order[0]):
+            order.popleft()
+
+    def _is_here(self, message: _Message) -> bool:
+        waiting = self._from[message.source, message.tag]
+        return bool(waiting) and waiting[0].number <= message.number
+
+
+@final
 class _Meeting:
     """A collective call that some ranks have begun."""
 
-    slots: dict[int, Any] = field(default_factory=dict)
-    begun_s: float = 0.0
-    """When the last of them began it."""
-    ended_s: float | None = None
-    num_left: int = 0
+    def __init__(self, size: int) -> None:
+        self.slots: list[Any] = [None] * size
+        self.num_here, self.num_left = 0, 0
+        self.begun_s = 0.0
+        """When the last of them began it."""
+        self.ended_s: float | None = None
+        self.waiting: list[int] = []
+        """The ranks to wake when it has ended."""
 
 
 @final
@@ -82,9 +121,9 @@ class SimWorld:
         self._count = 0
         self._fibers: list[greenlet.greenlet] = []
         self._hub: greenlet.greenlet | None = None
-        self._waits_for: dict[int, str] = {}
-        self._mail: list[list[_Message]] = [[] for _ in range(size)]
-        self._expects: dict[int, tuple[int, tuple[int, int]]] = {}
+        self._waits_for: dict[int, tuple[object, ...]] = {}
+        self._mail = [_Mailbox() for _ in range(size)]
+        self._expects: dict[int, tuple[int, Tag]] = {}
         self._sends_until_s, self._takes_until_s = [0.0] * size, [0.0] * size
 
     def run(self, work: Callable[["SimComm"], Any]) -> list[Any]:
@@ -105,20 +144,22 @@ class SimWorld:
                 self._fibers[heapq.heappop(self._ready)[2]].switch()
             stuck = [rank for rank, fiber in enumerate(self._fibers) if not fiber.dead]
             if stuck:
-                raise ManyhandsError(f"rank {stuck[0]} waits for ever: {self._waits_for[stuck[0]]}")
+                reason = " ".join(map(str, self._waits_for[stuck[0]]))
+                raise ManyhandsError(f"rank {stuck[0]} waits for ever: {reason}")
         finally:
             for fiber in self._fibers:
                 fiber.throw()  # ends what a failure left suspended
             torch.set_grad_enabled(grad)
         return results
 
-    def pause(self, rank: int, reason: str) -> None:
+    def pause(self, rank: int, *reason: object) -> None:
         """Suspend a rank until it is woken; what torch keeps for the thread, it finds as it left it."""
         assert self._hub is not None
         self._waits_for[rank] = reason
         grad = torch.is_grad_enabled()
         self._hub.switch()
-        torch.set_grad_enabled(grad)
+        if grad != torch.is_grad_enabled():
+            torch.set_grad_enabled(grad)
 
     def wake(self, rank: int, at_s: float) -> None:
         """Let a suspended rank go on from this time."""
@@ -135,7 +176,7 @@ class SimWorld:
         self._count += 1
         heapq.heappush(self._ready, (self.clocks[rank], self._count, rank))
 
-    def post(self, source: int, to: int, tag: tuple[int, int], t: Tensor) -> None:
+    def post(self, source: int, to: int, tag: Tag, t: Tensor) -> None:
         """Send a message through the sender's and the receiver's ports, which pass one at a time."""
         self.take_turn(source)
         latency_s, busy_s = self.machine.message_s(source, to, t.nbytes)
@@ -144,31 +185,19 @@ class SimWorld:
         arrives_s = max(leaves_s + latency_s, self._takes_until_s[to]) + busy_s
         self._takes_until_s[to] = arrives_s
         self._count += 1
-        message = _Message(arrives_s, self._count, source, tag, t.clone())
-        self._mail[to].append(message)
-        if to in self._expects and self._fits(message, *self._expects[to]):
+        self._mail[to].put(_Message(arrives_s, self._count, source, tag, copied(t)))
+        if self._expects.get(to) in ((source, tag), (ANY, tag)):
             del self._expects[to]
             self.wake(to, arrives_s)
 
-    def take(self, rank: int, source: int, tag: tuple[int, int]) -> _Message:
+    def take(self, rank: int, source: int, tag: Tag) -> _Message:
         """Wait for the fitting message that arrives first."""
-        while True:
-            fitting = [message for message in self._mail[rank] if self._fits(message, source, tag)]
-            if fitting:
-                first = min(fitting)
-                self.clocks[rank] = max(self.clocks[rank], first.arrives_s)
-                if self._ready and self._ready[0][0] < self.clocks[rank]:
-                    self._wake(rank)  # one that is behind may yet send something that arrives earlier
-                    self.pause(rank, "its turn")
-                    continue
-                self._mail[rank].remove(first)
-                return first
+        while (first := self._mail[rank].first(source, tag)) is None:
             self._expects[rank] = (source, tag)
-            self.pause(rank, f"a message from {'anybody' if source == ANY else f'rank {source}'}")
-
-    @staticmethod
-    def _fits(message: _Message, source: int, tag: tuple[int, int]) -> bool:
-        return message.tag == tag and source in (ANY, message.source)
+            self.pause(rank, "a message from", *(("anybody",) if source == ANY else ("rank", source)))
+        self._mail[rank].drop(first)
+        self.clocks[rank] = max(self.clocks[rank], first.arrives_s)
+        return first
 
 
 @final
@@ -179,38 +208,40 @@ class _Group:
         self.world, self.ranks = world, ranks
         self._meetings: dict[int, _Meeting] = {}
         self._calls = [0] * len(ranks)
-        self._waiting: dict[int, list[int]] = {}
         self._link_free_s = 0.0
 
     def begin(self, index: int, value: Any, call: str, num_bytes: int, end: Callable[[list[Any]], Any]) -> int:
         """Enter a call; the last to come lets `end` do what it does. Returns the call's number."""
         number = self._calls[index]
         self._calls[index] += 1
-        meeting = self._meetings.setdefault(number, _Meeting())
+        meeting = self._meetings.get(number)
+        if meeting is None:
+            meeting = self._meetings[number] = _Meeting(len(self.ranks))
         meeting.slots[index] = value
+        meeting.num_here += 1
         meeting.begun_s = max(meeting.begun_s, self.world.clocks[self.ranks[index]])
-        if len(meeting.slots) == len(self.ranks):
+        if meeting.num_here == len(self.ranks):
             cost_s = self.world.machine.collective_s(call, self.ranks, num_bytes) if len(self.ranks) > 1 else 0.0
             # One call at a time has the links, as a library's calls do that are in flight together.
             meeting.ended_s = max(meeting.begun_s, self._link_free_s) + cost_s
             self._link_free_s = meeting.ended_s
-            end([meeting.slots[i] for i in range(len(self.ranks))])
-            for waiting in self._waiting.pop(number, []):
-                self.world.wake(self.ranks[waiting], meeting.ended_s)
+            end(meeting.slots)
+            for rank in meeting.waiting:
+                self.world.wake(rank, meeting.ended_s)
         return number
 
     def end(self, index: int, number: int, call: str) -> list[Any]:
         """Wait until all have entered the call and its time has passed; return what each brought."""
         meeting, rank = self._meetings[number], self.ranks[index]
         if meeting.ended_s is None:
-            self._waiting.setdefault(number, []).append(index)
-            self.world.pause(rank, f"the others in {call}")
+            meeting.waiting.append(rank)
+            self.world.pause(rank, "the others in", call)
         assert meeting.ended_s is not None
         self.world.clocks[rank] = max(self.world.clocks[rank], meeting.ended_s)
         meeting.num_left += 1
         if meeting.num_left == len(self.ranks):
             del self._meetings[number]
-        return [meeting.slots[i] for i in range(len(self.ranks))]
+        return meeting.slots
 
 
 @final
@@ -243,7 +274,7 @@ class SimComm(Comm):
 
     def reduce_(self, t: Tensor, root: int = 0) -> None:
         """Sum in rank order into the root's tensor."""
-        self._meet("reduce", t, t.nbytes, lambda tensors: _store(tensors[root], _total(tensors)))
+        self._meet("reduce", t, t.nbytes, lambda tensors: store(tensors[root], _total(tensors)))
 
     def broadcast_(self, t: Tensor, root: int = 0) -> None:
         """Copy the root's tensor to the others'."""
@@ -251,7 +282,7 @@ class SimComm(Comm):
         def copy(tensors: list[Tensor]) -> None:
             for i, other in enumerate(tensors):
                 if i != root:
-                    _store(other, tensors[root])
+                    store(other, tensors[root])
 
         self._meet("broadcast", t, t.nbytes, copy)
 
@@ -270,7 +301,7 @@ class SimComm(Comm):
         def share(pairs: list[tuple[Tensor, Tensor]]) -> None:
             total = _total([whole for whole, _ in pairs])
             for i, (_, own) in enumerate(pairs):
-                _store(own, total[i])
+                store(own, total[i])
 
         self._meet("reduce-scatter", (t, row), t.nbytes, share)
         return row
@@ -283,7 +314,7 @@ class SimComm(Comm):
         """Wait for the message to arrive."""
         wanted = ANY if source == ANY else self._group.ranks[source]
         message = self._world.take(self._id, wanted, self._tag(tag))
-        _store(t, message.content)
+        store(t, message.content)
         return self._group.ranks.index(message.source)
 
     def barrier(self) -> None:
@@ -310,7 +341,7 @@ class SimComm(Comm):
     def _end(self, number: int, call: str) -> list[Any]:
         return self._group.end(self.rank, number, call)
 
-    def _tag(self, tag: int) -> tuple[int, int]:
+    def _tag(self, tag: int) -> Tag:
         """Keep the messages of groups apart that share ranks."""
         return (id(self._group), tag)
 
@@ -318,7 +349,7 @@ class SimComm(Comm):
 def _sum_everywhere(tensors: list[Tensor]) -> None:
     total = _total(tensors)
     for t in tensors:
-        _store(t, total)
+        store(t, total)
 
 
 def _total(tensors: list[Tensor]) -> Tensor:
@@ -328,11 +359,6 @@ def _total(tensors: list[Tensor]) -> Tensor:
     for t in tensors[1:]:
         total += t
     return total
-
-
-def _store(into: Tensor, value: Tensor) -> None:
-    if not into.is_meta:
-        into.copy_(value)
 
 
 def _nothing(values: list[Any]) -> None:

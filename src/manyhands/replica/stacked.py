@@ -163,17 +163,8 @@ class FusedStack(Stack):
 
     def _loss(self, out: Tensor, y: Tensor, weights: Tensor, room: Buffers) -> tuple[Tensor, Tensor]:
         """Return each model's weighted loss, and the gradient of their sum with respect to `out`."""
-        column = y.unsqueeze(2)
-        if self._softmax:
-            log_p = torch.log_softmax(out, 2)
-            losses = log_p.gather(2, column).squeeze(2).mul_(weights).sum(1).neg_()
-            p = log_p.exp_()
-        else:
-            rows = nn.functional.softplus(out).sum(2) - out.gather(2, column).squeeze(2)
-            losses = rows.mul_(weights).sum(1)
-            p = out.sigmoid_()
-        p.scatter_add_(2, column, room.minus_ones)
-        return losses, torch.mul(p, weights.unsqueeze(2), out=room.deltas[-1])
+        rows, slopes = row_losses(out, y, room.minus_ones, softmax=self._softmax)
+        return rows.mul_(weights).sum(1), torch.mul(slopes, weights.unsqueeze(2), out=room.deltas[-1])
 
     def _backward(self, x: Tensor, delta: Tensor, room: Buffers) -> None:
         for i in range(len(self._layers) - 1, -1, -1):
@@ -342,6 +333,19 @@ def _without_padding(x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Ten
 
 def _filled(rows: Tensor, real: Tensor, value: Tensor) -> Tensor:
     return torch.where(real.view(real.shape + (1,) * (rows.dim() - 2)), rows, value)
+
+
+def row_losses(out: Tensor, y: Tensor, minus_ones: Tensor, *, softmax: bool) -> tuple[Tensor, Tensor]:
+    """Return the (models, rows) losses, and the slope of each in its row of `out`, which is overwritten."""
+    column = y.unsqueeze(2)
+    if softmax:
+        log_p = torch.log_softmax(out, 2)
+        losses = log_p.gather(2, column).squeeze(2).neg_()
+        p = log_p.exp_()
+    else:
+        losses = nn.functional.softplus(out).sum(2) - out.gather(2, column).squeeze(2)
+        p = out.sigmoid_()
+    return losses, p.scatter_add_(2, column, minus_ones)
 
 
 def _cross_entropies(out: Tensor, y: Tensor) -> Tensor:

@@ -1,0 +1,167 @@
+"""`manyhands calibrate`: measure this machine, so that `simulate` and `advise` know what they talk about."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+from manyhands.cli.options import JSON_OPTION, default_is
+from manyhands.cli.show import people, print_json, results
+from manyhands.launch.places import calibration_path
+from manyhands.record.calibration import Calibration, CommCosts, TaskCosts
+from manyhands.request import absolute
+
+if TYPE_CHECKING:
+    from manyhands.lab.calibrate import Progress
+
+ENGINES = "threads,mpi"
+BUDGET = "60s"
+TASK = "mlp"
+WIDE = 200
+"""Columns of a table that goes to a file."""
+
+CALIBRATION_OPTION = Annotated[
+    Path | None,
+    typer.Option(
+        "--calibration",
+        help=f"File with the machine's calibration.{default_is('one for each machine in your data folder')}",
+        show_default=False,
+    ),
+]
+"""For every command that reads or writes one."""
+
+
+def calibrate(
+    tasks: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TASK...", help=f"Tasks whose steps to measure.{default_is(TASK)}", show_default=False),
+    ] = None,
+    engines: Annotated[str, typer.Option(help="Engines whose calls to measure: threads, mpi or torch.")] = ENGINES,
+    ranks: Annotated[
+        int, typer.Option(help=f"The most ranks to measure at once.{default_is('the cores')}", show_default=False)
+    ] = 0,
+    budget: Annotated[str, typer.Option(help="Time that it may take: 30s, 2m.")] = BUDGET,
+    calibration: CALIBRATION_OPTION = None,
+    json: JSON_OPTION = False,
+) -> None:
+    """Measure this machine in about a minute, for simulate, validate and advise.
+
+    How long a step takes, by the rows of a worker; what the calls between ranks take; and how much longer a step takes
+    while other ranks share the machine.
+
+    It is kept in a file for this machine; more tasks and engines can be added later.
+
+    Let no other program run meanwhile.
+
+    Example: manyhands calibrate mlp cnn
+    """
+    from manyhands.lab.budget import parse_duration
+    from manyhands.lab.calibrate import calibrate as measure  # scipy is slow to import, and other commands need none
+
+    path = calibration or calibration_path()
+    names = tasks or [TASK]
+    chosen = [each.strip() for each in engines.split(",") if each.strip()]
+    with _progress() as observe, redirect_stdout(sys.stderr):
+        found = measure(
+            names,
+            path=path,
+            engines=chosen,
+            ranks=ranks,
+            budget_s=parse_duration(budget),
+            observe=observe,
+            say=lambda sentence: people.print(f"warning: {sentence}", markup=False, soft_wrap=True),
+        )
+    show(found, [absolute(name) for name in names], chosen, people if json else results)
+    people.print(f"kept in {path}", markup=False, soft_wrap=True)
+    if json:
+        print_json(found.model_dump_json())
+
+
+def show(found: Calibration, names: Sequence[str], engines: Sequence[str], console: Console) -> None:
+    """Print the steps of these tasks, and the calls of these engines."""
+    console.print(f"{found.machine}, {found.made}", markup=False, soft_wrap=True)
+    for name in names:
+        costs = found.tasks[name]
+        many = f"{costs.parameters:,} parameters, batch {costs.batch_size:,}"
+        _print(console, f"{Path(name).name}: a step of one worker, ms ({many})", _steps(found, costs))
+    _print(console, "calls between ranks", _calls([found.comms[engine] for engine in engines]))
+
+
+def _steps(found: Calibration, costs: TaskCosts) -> Table:
+    """Make the table of a task's steps: of one worker alone, and how many times as long others make them."""
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    crowds = sorted({(each.engine, each.ranks) for each in found.contention if each.task == costs.task})
+    parts = ("forward and\nbackward p50", "\np90", "update\np50", "\np90")
+    shared = [f"{engine} ×{ranks}\ntakes ×" for engine, ranks in crowds]
+    for heading in ("\nrows", *parts, *shared, "\nsteps"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    factors = {
+        (each.engine, each.ranks, each.rows): f"{each.compute_factor:.2f}"
+        for each in found.contention
+        if each.task == costs.task
+    }
+    for point in costs.points:
+        quantiles = [*np.quantile(point.compute_ms, (0.5, 0.9)), *np.quantile(point.serial_ms, (0.5, 0.9))]
+        with_others = [factors.get((*crowd, point.rows), "–") for crowd in crowds]
+        steps = f"{len(point.compute_ms):,}"
+        table.add_row(f"{point.rows:,}", *(f"{ms:.3f}" for ms in quantiles), *with_others, steps)
+    return table
+
+
+def _calls(comms: Sequence[CommCosts]) -> Table:
+    """Make the table of what fits the engines' calls best."""
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    headings = ("engine", "ranks", "α latency", "1/β rate", "1/γ adding", "error of the fit", "of formulas for")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in (headings[0], headings[-1]) else "right", no_wrap=True)
+    for each in comms:
+        counts = sorted({point.ranks for point in each.points})
+        fitted = "slices of shared memory" if each.model == "slices" else f"messages, {each.duplex} duplex"
+        table.add_row(
+            each.engine,
+            ", ".join(map(str, counts)),
+            f"{each.latency_us:.1f} µs",
+            f"{each.gigabyte_per_s:.2f} GB/s",
+            f"{each.reduce_gigabyte_per_s:.2f} GB/s",
+            f"{each.error_pct:.0f} %",
+            fitted,
+        )
+    return table
+
+
+def _print(console: Console, title: str, table: Table) -> None:
+    console.print(f"\n{title}", markup=False, soft_wrap=True)
+    to = console if console.is_terminal else Console(file=console.file, width=WIDE, highlight=False)
+    to.print(table, soft_wrap=False)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[["Progress"], None]]:
+    """Draw one bar over the whole calibration on a terminal; elsewhere print a line for each part."""
+    if not people.is_terminal:
+        said: set[str] = set()
+
+        def tell(progress: "Progress") -> None:
+            if progress.label not in said:
+                said.add(progress.label)
+                people.print(f"{100 * progress.done:3.0f} % {progress.label}", markup=False, soft_wrap=True)
+
+        yield tell
+        return
+    columns = (
+        TextColumn("calibrating"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.percentage:.0f} % {task.fields[now]}"),
+    )
+    with Bars(*columns, console=people) as bars:
+        bar = bars.add_task("", total=1.0, now="starting")
+        yield lambda progress: bars.update(bar, completed=progress.done, now=escape(progress.label))

@@ -1,0 +1,261 @@
+"""`manyhands simulate`: predict how a task would scale on nodes that one need not have."""
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from manyhands.cli.calibrate import CALIBRATION_OPTION
+from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, default_is
+from manyhands.cli.show import people, print_json, results
+from manyhands.errors import check
+from manyhands.record.simulation import Estimate, SimulationRecord, SimulationRow
+from manyhands.report.texts import duration, figure
+
+if TYPE_CHECKING:
+    from manyhands.lab.simulate import SimulationPulse
+
+OUT = Path("simulations")
+WIDE = 200
+"""Columns of a table that goes to a file."""
+MOST_SHOWN = 60
+"""Rows of a table; of more, some are shown."""
+BY_FORMULA = "*"
+
+
+def _option(text: str, default: str = "", *names: str) -> Any:
+    return typer.Option(*names, help=f"{text}{default_is(default) if default else ''}", show_default=False)
+
+
+def simulate(
+    task: TASK_ARGUMENT = "",
+    nodes: Annotated[str | None, _option("How many nodes: 1,2,4 or 1,2,4,...,1024.")] = None,
+    workers: Annotated[str | None, _option("How many workers, instead of --nodes: a node may have several.")] = None,
+    cluster: Annotated[
+        str | None,
+        _option(
+            "What the nodes are: a FILE.toml, or ethernet-1g, ethernet-10g, infiniband or nvlink.",
+            "this host, with as many cores as workers",
+        ),
+    ] = None,
+    syncs: Annotated[
+        str,
+        _option(
+            "What they exchange: allreduce,local-sgd:period=8; 'manyhands syncs' lists them.",
+            "allreduce",
+            "--syncs",
+            "--sync",
+        ),
+    ] = "allreduce",
+    engine: Annotated[str, _option("Engine whose calls were calibrated: mpi, threads or torch.", "mpi")] = "mpi",
+    batch_size: Annotated[str | None, _option("Global batch size, shared out over the workers.", "the task's")] = None,
+    batch_per_worker: Annotated[
+        int | None, _option("Batch size of each worker; the global batch grows with the workers.")
+    ] = None,
+    steps: Annotated[
+        int, _option("Steps that are simulated of each row, over all seeds.", "50 to 500, the more the fewer workers")
+    ] = 0,
+    method: Annotated[
+        str, _option("auto, events (the strategy's own code on virtual ranks) or formula (closed form).", "auto")
+    ] = "auto",
+    seed: Annotated[int, _option("Decides what is drawn.", "0")] = 0,
+    calibration: CALIBRATION_OPTION = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder of all simulations.")] = OUT,
+    json: JSON_OPTION = False,
+) -> None:
+    """Predict step time, speed-up, efficiency and cost of TASK on many nodes, with 90 % intervals.
+
+    Every strategy's own code runs on virtual ranks with clocks. Steps are drawn from what 'manyhands calibrate' has
+    measured, and calls cost what their algorithms do on the cluster's links. Beyond 1,024 ranks there is a closed form.
+
+    Slow nodes, failures and prices are part of the cluster's file.
+
+    Example: manyhands simulate mlp --nodes 1,2,4,...,64 --cluster ethernet-1g --syncs allreduce,local-sgd:period=8
+    """
+    from manyhands.lab.simulate import simulate as predict  # scipy is slow to import, and other commands need none
+
+    check(bool(task), "which task? for example: manyhands simulate mlp --nodes 1,2,4,...,64")
+    check(nodes is not None or workers is not None, "how many nodes? for example: --nodes 1,2,4,...,64")
+    with _progress() as observe, redirect_stdout(sys.stderr):
+        record = predict(
+            task,
+            nodes,
+            workers=workers,
+            cluster=cluster,
+            syncs=syncs,
+            engine=engine,
+            batch_size=batch_size,
+            batch_per_worker=batch_per_worker,
+            steps=steps,
+            method=method,
+            seed=seed,
+            calibration=calibration,
+            out=out,
+            command=shlex.join(["manyhands", *sys.argv[1:]]),
+            observe=observe,
+            say=lambda sentence: _say(f"warning: {sentence}"),
+        )
+    show(record, people if json else results)
+    if record.status == "interrupted":
+        _say("stopped; what was predicted until then is kept")
+    _say(f"kept in {out / record.id}")
+    if json:
+        print_json(record.model_dump_json())
+    if record.status == "interrupted":
+        raise typer.Exit(130)
+
+
+def show(record: SimulationRecord, console: Console) -> None:
+    """Print what is predicted: how fast, where a step's time goes, and what is best."""
+    name = Path(record.task).name
+    about = f"{name} ({record.parameters:,} parameters, {record.samples:,} samples) on {record.cluster}"
+    console.print(f"{about}, engine {record.engine}: predicted, with 90 % intervals", markup=False, soft_wrap=True)
+    source = f"from a calibration of {record.machine} ({record.calibrated})"
+    console.print(source, markup=False, soft_wrap=True)
+    alone = f"one worker alone: {_ms(record.alone_ms)} a step, batch {record.alone_batch:,}"
+    console.print(alone, markup=False, soft_wrap=True)
+    if not record.rows:
+        return
+    shown = _some(record.rows)
+    _print(console, "how fast", _speed(record, shown))
+    _print(console, "where a step's time goes", _parts(shown))
+    if any(row.method == "closed form" for row in shown):
+        console.print(f"{BY_FORMULA} by closed form, not by following events", markup=False, soft_wrap=True)
+    if len(shown) < len(record.rows):
+        left = len(record.rows) - len(shown)
+        console.print(f"{left:,} rows are left out here; simulation.json has them", markup=False, soft_wrap=True)
+    console.print()
+    for sentence in _best(record.rows):
+        console.print(sentence, markup=False, soft_wrap=True)
+
+
+def _speed(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Table:
+    several = len({row.sync for row in record.rows}) > 1
+    ranks = any(row.workers != row.nodes or row.servers for row in record.rows)
+    columns: list[tuple[str, Callable[[SimulationRow], str]]] = [("nodes", _nodes)]
+    columns += [("ranks", _ranks)] if ranks else []
+    columns += [("sync", lambda row: row.sync)] if several else []
+    columns += [
+        ("batch", lambda row: f"{row.batch_size:,}"),
+        ("step", lambda row: _ms(row.step_ms)),
+        ("epoch", lambda row: with_bounds(row.epoch_s, duration)),
+        ("speed-up", lambda row: with_bounds(row.speed_up, lambda value: f"{figure(value)}×")),
+        ("efficiency", lambda row: with_bounds(row.efficiency, lambda value: f"{figure(100 * value)} %")),
+    ]
+    if record.currency:
+        columns.append((f"{record.currency} an epoch", lambda row: with_bounds(row.cost, figure) if row.cost else "–"))
+    if any(row.failures for row in record.rows):
+        columns.append(("failures", lambda row: figure(row.failures)))
+    return _table(columns, rows)
+
+
+def _parts(rows: Sequence[SimulationRow]) -> Table:
+    def percent(ms: float, row: SimulationRow) -> str:
+        return f"{100 * ms / row.step_ms.value:.1f} %"
+
+    return _table(
+        [
+            ("nodes", _nodes),
+            ("sync", lambda row: row.sync),
+            ("compute", lambda row: percent(row.compute_ms, row)),
+            ("update", lambda row: percent(row.serial_ms, row)),
+            ("comm", lambda row: percent(row.comm_ms, row)),
+            ("wait", lambda row: percent(row.wait_ms, row)),
+        ],
+        rows,
+    )
+
+
+def _table(columns: Sequence[tuple[str, Callable[[SimulationRow], str]]], rows: Sequence[SimulationRow]) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for heading, _ in columns:
+        table.add_column(heading, justify="left" if heading == "sync" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(escape(cell(row)) for _, cell in columns))
+    return table
+
+
+def _nodes(row: SimulationRow) -> str:
+    return f"{row.nodes:,}{BY_FORMULA if row.method == 'closed form' else ''}"
+
+
+def _ranks(row: SimulationRow) -> str:
+    return f"{row.workers:,}+{row.servers}" if row.servers else f"{row.workers:,}"
+
+
+def _ms(value: Estimate) -> str:
+    return with_bounds(value, lambda ms: duration(ms / 1e3))
+
+
+def with_bounds(value: Estimate, text: Callable[[float], str]) -> str:
+    """Write a value and its bounds, whose unit is said only once where it is the same: 3.21 ms (3.10–3.32)."""
+    middle, low, high = (text(each) for each in (value.value, value.low, value.high))
+    unit = middle.lstrip("0123456789.,")
+    if low == middle == high:
+        return middle
+    if unit and all(each.lstrip("0123456789.,") == unit for each in (low, high)):
+        low, high = (each.removesuffix(unit) for each in (low, high))
+    return f"{middle} ({low}–{high})"
+
+
+def _some(rows: Sequence[SimulationRow]) -> list[SimulationRow]:
+    """Return some of very many rows, evenly spread, the first and the last among them."""
+    if len(rows) <= MOST_SHOWN:
+        return list(rows)
+    return [rows[round(i * (len(rows) - 1) / (MOST_SHOWN - 1))] for i in range(MOST_SHOWN)]
+
+
+def _best(rows: Sequence[SimulationRow]) -> Iterator[str]:
+    """Say where each strategy is fastest."""
+    for spec in dict.fromkeys(row.sync for row in rows):
+        own = [row for row in rows if row.sync == spec]
+        best = max(own, key=lambda row: row.speed_up.value)
+        if len(own) > 1:
+            more = "" if best is not own[-1] else ", the most that was asked for"
+            many = "1 node" if best.nodes == 1 else f"{best.nodes:,} nodes"
+            yield f"{spec} is fastest on {many}{more}: {with_bounds(best.speed_up, lambda value: f'{figure(value)}×')}"
+
+
+def _print(console: Console, title: str, table: Table) -> None:
+    console.print(f"\n{title}", markup=False, soft_wrap=True)
+    to = console if console.is_terminal else Console(file=console.file, width=WIDE, highlight=False)
+    to.print(table, soft_wrap=False)
+
+
+def _say(sentence: str) -> None:
+    people.print(sentence, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _progress() -> "Iterator[Callable[[SimulationPulse], None]]":
+    """Draw one bar on a terminal; elsewhere print a line at every tenth."""
+    if not people.is_terminal:
+        tenths = 0
+
+        def tell(pulse: "SimulationPulse") -> None:
+            nonlocal tenths
+            if 10 * pulse.done // pulse.total > tenths:
+                tenths = 10 * pulse.done // pulse.total
+                _say(f"{10 * tenths:3.0f} % {pulse.sync} on {pulse.nodes:,}")
+
+        yield tell
+        return
+    columns = (
+        TextColumn("simulating"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.percentage:.0f} % {task.fields[now]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=people, transient=True) as bars:
+        bar = bars.add_task("", total=None, now="")
+        yield lambda pulse: bars.update(
+            bar, completed=pulse.done, total=pulse.total, now=escape(f"{pulse.sync} on {pulse.nodes:,}")
+        )

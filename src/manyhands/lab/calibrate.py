@@ -1,0 +1,354 @@
+"""Measure this machine in about a minute: a task's steps, the calls of each engine, and what sharing the host costs."""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from manyhands import facts, launch
+from manyhands.config import RunConfig
+from manyhands.errors import UserError, check, unknown
+from manyhands.lab.calibration_calls import SIZES, joined_calls
+from manyhands.lab.calibration_steps import joined_steps
+from manyhands.lab.calibration_worker import Ask, calibrate_rank
+from manyhands.launch.base import Observer
+from manyhands.launch.environment import outer_world
+from manyhands.model.fit_comm import CommModel, Point, fit_comm
+from manyhands.model.host import overhead_s
+from manyhands.model.undisturbed import undisturbed
+from manyhands.record import Pulse, RunDir, write_atomically
+from manyhands.record.calibration import (
+    Calibration,
+    CallTimes,
+    CommCosts,
+    Contention,
+    RowTimes,
+    TaskCosts,
+    differences,
+    machine_name,
+    open_calibration,
+)
+from manyhands.replica.traits import traits_of
+from manyhands.request import absolute, resolve
+from manyhands.run import Ready, preflight
+from manyhands.tasks import Task, load
+from manyhands.tasks.load import check_not_importing
+from manyhands.training import Job
+
+MODELS: dict[str, CommModel] = {"threads": "slices", "mpi": "messages", "torch": "messages"}
+"""The engines that can be measured, and the formulas that are fitted to their calls."""
+ENGINES = ("threads", "mpi")
+START_S = {"threads": 0.5, "mpi": 5.0, "torch": 5.0}
+"""What it takes to start an engine's ranks, roughly."""
+LEAST_S = 0.5
+"""The least time to measure anything."""
+ALONE, CROWD, CALLS = 2.0, 1.5, 1.5
+"""How the time is shared out: steps of one worker, steps of several at once, calls between them."""
+MOST_POINTS = 10
+"""Numbers of rows to measure; where halves would be more, the rows are quartered."""
+BUSY_PER_S = 30.0
+"""How often a second other programs may take a worker's core without this being said: a busy one loses it 300 times."""
+FASTEST = 1000.0
+"""Gigabytes a second beyond which a fit tells nothing but that there is no cost."""
+
+
+class Progress(NamedTuple):
+    """How far a calibration is."""
+
+    label: str
+    done: float
+    """Share of the time."""
+
+
+class _Measured(NamedTuple):
+    """A task to measure, ready to be run."""
+
+    task: Task
+    config: RunConfig
+    ready: Ready
+    rows: list[int]
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """One launch of a calibration."""
+
+    label: str
+    engine: str
+    ranks: int
+    task: str
+    steps_weight: float
+    calls_weight: float = 0.0
+
+    @property
+    def weight(self) -> float:
+        """Its share of the time, in parts."""
+        return self.steps_weight + self.calls_weight
+
+
+def calibrate(
+    task_names: Sequence[str],
+    *,
+    path: Path,
+    engines: Sequence[str] = ENGINES,
+    ranks: int = 0,
+    budget_s: float = 60.0,
+    sizes: Sequence[int] = (),
+    observe: Callable[[Progress], None] = lambda progress: None,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> Calibration:
+    """Measure tasks and engines with up to so many ranks (0: the cores); add what came out to the file, and return it.
+
+    `sizes` are the bytes of calls, if not the usual. What is to be said beside progress, such as that other programs
+    disturbed it, is said in sentences.
+
+    >>> calibrate(["mlp"], path=Path("here.json"))  # doctest: +SKIP
+    """
+    check_not_importing()
+    check(outer_world() is None, "calibrate starts its own workers; run it without mpiexec, srun or torchrun")
+    _check_engines(engines)
+    most = _most_ranks(ranks)
+    before = _before(path, say)
+    measured = {absolute(name): _prepare(name, engines, most) for name in dict.fromkeys(task_names)}
+    stages = _stages(list(measured), engines, crowds(most))
+    found = _launch_all(stages, measured, sizes or SIZES, budget_s, observe)
+    newer = _gather(stages, measured, found)
+    say_if_busy(newer, say)
+    whole = before.joined(newer) if before is not None else newer
+    write_atomically(path, whole.model_dump_json() + "\n")
+    return whole
+
+
+def crowds(most: int) -> list[int]:
+    """Return the numbers of ranks to measure: 2, 4, 8 … and the most."""
+    return sorted({min(2**k, most) for k in range(1, most.bit_length() + 1)} - {1})
+
+
+def row_points(batch: int, samples: int, least: int = 1) -> list[int]:
+    """Return the numbers of rows to measure: the batch, twice that, a half, a quarter … down to the least."""
+    for factor in (2, 4, 8, 16):
+        below = [batch // factor**k for k in range(1, 64) if batch // factor**k > least]
+        points = sorted({least, *below, batch, min(2 * batch, samples)})
+        if len(points) <= MOST_POINTS:
+            break
+    return [rows for rows in points if least <= rows <= samples]
+
+
+def _check_engines(engines: Sequence[str]) -> None:
+    check(len(engines) > 0, "which engines? for example: --engines threads,mpi")
+    for engine in engines:
+        if engine not in MODELS:
+            unknown("engine to calibrate", engine, MODELS)
+
+
+def _most_ranks(asked: int) -> int:
+    cores = facts.cores()
+    check(cores > 1, "a calibration needs two cores or more, to measure what passes between them; this machine has one")
+    most = asked or cores
+    check(2 <= most <= cores, f"ranks must be from 2 to the {cores} cores that are here, got {most}")
+    return most
+
+
+def _before(path: Path, say: Callable[[str], None]) -> Calibration | None:
+    """Return what the file has of this machine, to add to; what was measured with other versions is left behind."""
+    before = open_calibration(path)
+    _check_writable(path)
+    if before is None:
+        return None
+    hardware = facts.hardware()
+    check(
+        before.machine == machine_name(hardware),
+        f"'{path}' is the calibration of another machine, {before.machine}; give another --calibration file",
+    )
+    others = differences(before, hardware, facts.versions())
+    for sentence in others:
+        say(f"{sentence}; what it had of tasks {', '.join(before.tasks)} is dropped")
+    return None if others else before
+
+
+def say_if_busy(calibration: Calibration, say: Callable[[str], None]) -> None:
+    """Say that other programs disturbed the steps of one worker alone, if they did so often."""
+    points = [point for costs in calibration.tasks.values() for point in costs.points]
+    per_s = statistics.median(0.01 * each.disturbed_pct / (1e-3 * undisturbed(each.compute_ms)) for each in points)
+    if per_s > BUSY_PER_S:
+        say(
+            f"other programs took the core of one worker about {per_s:.0f} times a second, so that times are too long "
+            "and vary too much; calibrate again while the machine is quiet"
+        )
+
+
+def _check_writable(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise UserError(f"cannot write the calibration '{path}': {error.strerror}") from None
+    check(not path.is_dir(), f"cannot write the calibration '{path}': it is a folder")
+
+
+def _prepare(name: str, engines: Sequence[str], most: int) -> _Measured:
+    """Find what is wrong with a task before anything is measured."""
+    task = load(name)
+    config = resolve(name, {"engine": "serial", "blas_threads": 1}, task)
+    ready = preflight(config, task)
+    for engine in engines:
+        launch.make(engine).check(config.model_copy(update={"engine": engine, "workers": 2}))
+    samples = len(ready.data.train)
+    batch = samples if config.batch_size == "full" else min(config.batch_size, samples)
+    x, _ = ready.data.train.batch(slice(0, min(2, samples)), ready.replica.params.dtype)
+    least = 2 if traits_of(ready.replica.module, x).batch_statistics else 1  # which one row may not have
+    check(
+        least * most <= samples,
+        f"{most} ranks cannot share the {samples} training samples of '{name}'; give fewer --ranks, or another task",
+    )
+    return _Measured(task, config, ready, row_points(batch, samples, least))
+
+
+def _stages(names: Sequence[str], engines: Sequence[str], sharing: Sequence[int]) -> list[_Stage]:
+    """List the launches: each task alone, then with each engine and number of ranks; calls are timed once in each."""
+    stages = [_Stage(f"{Path(name).name}, one worker", "serial", 1, name, ALONE) for name in names]
+    for engine in engines:
+        for ranks in sharing:
+            for i, name in enumerate(names):
+                label = f"{Path(name).name}, {engine} ×{ranks}"
+                stages.append(_Stage(label, engine, ranks, name, CROWD, CALLS if i == 0 else 0.0))
+    return stages
+
+
+def _launch_all(
+    stages: Sequence[_Stage],
+    measured: dict[str, _Measured],
+    sizes: Sequence[int],
+    budget_s: float,
+    observe: Callable[[Progress], None],
+) -> list[list[dict[str, Any]]]:
+    starts_s = sum(START_S.get(stage.engine, 0.0) for stage in stages)
+    total = sum(stage.weight for stage in stages)
+    second = max(LEAST_S, (budget_s - starts_s) / total)  # of each part
+    found, done = [], 0.0
+    for stage in stages:
+        share = stage.weight / total
+        observe(Progress(stage.label, done))
+        told = _watcher(stage, done, share, observe)
+        found.append(_launch(stage, measured[stage.task], sizes, second, told))
+        done += share
+    observe(Progress("done", 1.0))
+    return found
+
+
+def _watcher(stage: _Stage, done: float, share: float, observe: Callable[[Progress], None]) -> Observer:
+    def told(pulse: Pulse) -> None:
+        observe(Progress(stage.label, done + share * pulse.step / pulse.steps))
+
+    return told
+
+
+def _launch(
+    stage: _Stage, own: _Measured, sizes: Sequence[int], second: float, observe: Observer
+) -> list[dict[str, Any]]:
+    """Run one stage; return what each rank saw."""
+    config = own.config.model_copy(update={"engine": stage.engine, "workers": stage.ranks})
+    rows = [each for each in own.rows if each * stage.ranks <= len(own.ready.data.train)]
+    ask = Ask(rows, second * stage.steps_weight, second * stage.calls_weight, list(sizes))
+    with tempfile.TemporaryDirectory(prefix="manyhands-") as folder:
+        job = Job(config, RunDir(Path(folder)), task=own.task, data=own.ready.data, extra=ask._asdict())
+        found = launch.make(stage.engine).launch(calibrate_rank, job, observe)
+    if found[0]["status"] == "interrupted":
+        raise KeyboardInterrupt
+    return found
+
+
+def _gather(
+    stages: Sequence[_Stage], measured: dict[str, _Measured], found: Sequence[Sequence[dict[str, Any]]]
+) -> Calibration:
+    """Put together what the ranks saw."""
+    made = time.strftime("%Y-%m-%d %H:%M:%S")
+    tasks: dict[str, TaskCosts] = {}
+    contention: list[Contention] = []
+    calls: dict[str, list[CallTimes]] = {}
+    for stage, ranks in zip(stages, found, strict=True):
+        times = joined_steps([own["steps"] for own in ranks])
+        if stage.ranks == 1:
+            tasks[stage.task] = _task_costs(stage.task, measured[stage.task], times, made)
+            continue
+        exchanges = {
+            same[0]["rows"]: joined_calls([own["exchanges"] for own in same])
+            for same in zip(*(own["steps"] for own in ranks), strict=True)
+        }
+        contention += [_contention(stage, tasks[stage.task], each, exchanges[each.rows]) for each in times]
+        calls.setdefault(stage.engine, []).extend(joined_calls([own["calls"] for own in ranks]))
+    hardware = facts.hardware()
+    return Calibration(
+        machine=machine_name(hardware),
+        made=made,
+        hardware=hardware,
+        versions=facts.versions(),
+        tasks=tasks,
+        comms={engine: comm_costs(engine, points, made) for engine, points in calls.items()},
+        contention=contention,
+    )
+
+
+def _task_costs(name: str, own: _Measured, points: list[RowTimes], made: str) -> TaskCosts:
+    params = own.ready.replica.params
+    samples = len(own.ready.data.train)
+    return TaskCosts(
+        task=name,
+        parameters=own.ready.replica.update.num_weights,
+        weight_bytes=params.nbytes,
+        dtype=own.config.dtype,
+        samples=samples,
+        batch_size=samples if own.config.batch_size == "full" else min(own.config.batch_size, samples),
+        made=made,
+        points=points,
+    )
+
+
+def _contention(stage: _Stage, costs: TaskCosts, times: RowTimes, exchanges: list[CallTimes]) -> Contention:
+    alone = next(point for point in costs.points if point.rows == times.rows)
+    factors = [
+        undisturbed(crowded) / max(undisturbed(single), 1e-9)
+        for crowded, single in ((times.compute_ms, alone.compute_ms), (times.serial_ms, alone.serial_ms))
+    ]
+    return Contention(
+        engine=stage.engine,
+        task=stage.task,
+        ranks=stage.ranks,
+        rows=times.rows,
+        compute_factor=round(factors[0], 4),
+        serial_factor=round(factors[1], 4),
+        times=times,
+        exchanges=exchanges,
+    )
+
+
+def comm_costs(engine: str, points: Sequence[CallTimes], made: str) -> CommCosts:
+    """Fit α, β and γ to what was measured of an engine's calls."""
+    model = MODELS[engine]
+    seconds = [
+        Point(each.call, each.ranks, each.num_bytes, max(1e-9, 1e-6 * undisturbed(each.us)))
+        for each in points
+        if each.call != "stream"
+    ]
+    fit = fit_comm(model, seconds)
+    return CommCosts(
+        engine=engine,
+        made=made,
+        ranks=max(each.ranks for each in points),
+        model=model,
+        latency_us=1e6 * fit.link.alpha_s,
+        gigabyte_per_s=_rate(fit.link.beta_s_per_byte),
+        reduce_gigabyte_per_s=_rate(fit.gamma_s_per_byte),
+        overhead_us=1e6 * overhead_s(list(points)),
+        duplex="full" if fit.link.full_duplex else "half",
+        error_pct=100 * fit.error,
+        points=list(points),
+    )
+
+
+def _rate(seconds_per_byte: float) -> float:
+    return min(FASTEST, 1e-9 / seconds_per_byte) if seconds_per_byte > 0 else FASTEST

@@ -1,0 +1,58 @@
+"""What every rank does for a calibration: time the calls between the ranks, then the task's steps."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from manyhands.comm import Comm
+from manyhands.lab.calibration_calls import SIZES, GoOn, time_calls
+from manyhands.lab.calibration_steps import time_steps
+from manyhands.record import Pulse
+from manyhands.training import Job
+from manyhands.watch import Watch
+
+FINE = 1000
+"""Parts of the whole that progress is told in."""
+
+
+class Ask(NamedTuple):
+    """How long to do what."""
+
+    rows: list[int]
+    """Of each rank."""
+    steps_s: float
+    calls_s: float = 0.0
+    """Nothing where the calls were timed already."""
+    sizes: Sequence[int] = SIZES
+    """Bytes of the calls."""
+
+
+def calibrate_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
+    """Time calls and steps as one rank of `comm`; return what this rank saw."""
+    ask = Ask(**job.extra)
+    total_s = ask.calls_s + ask.steps_s
+    stopped = False
+
+    def follow(before_s: float, seconds: float) -> GoOn:
+        def go_on(done: float) -> bool:
+            nonlocal stopped
+            word = torch.tensor([0 if watch.stop_asked() else 1 if done < 1 else 2])
+            comm.broadcast_(word)
+            stopped = stopped or int(word) == 0
+            if comm.rank == 0:
+                watch.pulse(_pulse((before_s + done * seconds) / total_s))
+            return int(word) == 1
+
+        return go_on
+
+    calls = time_calls(comm, ask.calls_s, follow(0.0, ask.calls_s), ask.sizes) if ask.calls_s else []
+    steps = []
+    if not stopped:
+        steps = time_steps(comm, job, watch, ask.rows, ask.steps_s, follow(ask.calls_s, ask.steps_s))
+    return {"status": "interrupted" if stopped else "complete", "calls": calls, "steps": steps}
+
+
+def _pulse(done: float) -> Pulse:
+    nothing = dict.fromkeys(("loss", "samples_per_s", "eta_s", "compute_s", "comm_s", "wait_s"), 0.0)
+    return Pulse(step=round(FINE * done), steps=FINE, epoch=0, epochs=0, accuracy=None, **nothing)

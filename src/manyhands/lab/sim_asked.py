@@ -1,0 +1,144 @@
+"""What a simulation was asked for: how many nodes, which strategies, which batch."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from manyhands import sync
+from manyhands.errors import UserError, check, unknown
+from manyhands.model.cluster import MOST, Cluster, read_cluster
+
+MOST_COUNTS = 200_000
+"""Numbers of nodes in one request: more is a slip of the pen."""
+MOST_FOLLOWED = 200
+"""Rows, numbers of nodes times strategies, up to which events are followed for each."""
+Way = Literal["auto", "events", "formula"]
+WAYS: tuple[Way, ...] = ("auto", "events", "formula")
+"""How to predict: by events where these can be followed, only so, or by closed form."""
+THIS_HOST = "this host"
+"""How records call the calibrated machine itself."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """So many workers, and what each of their steps is about."""
+
+    nodes: int
+    workers: int
+    batch_size: int
+    """The global batch."""
+    samples: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of the worker that has the most."""
+        return -(-self.batch_size // self.workers)
+
+    @property
+    def busy(self) -> int:
+        """Workers that have any rows."""
+        return min(self.workers, self.batch_size)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in which every sample is seen once."""
+        return -(-self.samples // self.batch_size)
+
+    def shares(self) -> list[int]:
+        """Return every worker's rows, as a run cuts a batch."""
+        each, longer = divmod(self.batch_size, self.workers)
+        return [each + (i < longer) for i in range(self.workers)]
+
+
+def read_counts(text: str | int | Sequence[int], name: str = "nodes") -> list[int]:
+    """Read `1,2,4` or `1,2,4,...,1024`, where dots go on as the numbers before them do; each once, in order."""
+    if isinstance(text, int):
+        text = [text]
+    found = _read_list(text, name) if isinstance(text, str) else list(text)
+    check(bool(found), f"{name} must name at least one number, such as 1,2,4")
+    for count in found:
+        check(1 <= count <= MOST, f"{name} must be from 1 to {MOST:,}, got {count}")
+    check(
+        len(found) <= MOST_COUNTS, f"{name} has {len(found):,} numbers; at most {MOST_COUNTS:,} are predicted at once"
+    )
+    return sorted(set(found))
+
+
+def _read_list(text: str, name: str) -> list[int]:
+    found: list[int] = []
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    for i, part in enumerate(parts):
+        if re.fullmatch(r"…|\.{2,}", part):
+            well = len(found) >= 2 and i == len(parts) - 2 and parts[-1].isdecimal()
+            check(well, f"dots in {name} stand between two numbers or more and the last one, as in 1,2,...,8")
+            found += _going_on(found, min(int(parts[-1]), MOST + 1))
+        else:
+            if not re.fullmatch(r"[+-]?\d+", part):
+                raise UserError(f"{name} must be whole numbers, such as 1,2,4 or 1,2,4,...,1024, got '{part}'")
+            found.append(int(part))
+    return found
+
+
+def _going_on(before: Sequence[int], last: int) -> list[int]:
+    """Return what comes between: by the same factor, where the last three have one, else by the same step."""
+    a, b = before[-2:]
+    check(0 < a < b, f"dots go on from numbers that grow, such as 1,2, not from {a},{b}")
+    by_factor = len(before) >= 3 and b % a == 0 and before[-3] * b == a * a
+    found: list[int] = []
+    now = b
+    while (now := now * (b // a) if by_factor else now + (b - a)) < last and len(found) <= MOST_COUNTS:
+        found.append(now)
+    return found
+
+
+def read_syncs(text: str | Sequence[str]) -> list[str]:
+    """Cut `allreduce,compressed:codec=topk,ratio=0.01` into its strategies, each once, and check them."""
+    parts: list[str] = []
+    for part in text.split(",") if isinstance(text, str) else text:
+        if isinstance(text, str) and parts and "=" in part.partition(":")[0]:
+            parts[-1] += f",{part.strip()}"
+        elif part.strip():
+            parts.append(part.strip())
+    check(bool(parts), "syncs must name at least one, such as allreduce; 'manyhands syncs' lists them")
+    for spec in parts:
+        check(not getattr(sync.make(spec), "replay", ""), f"a simulation cannot replay a run, as '{spec}' asks for")
+    return list(dict.fromkeys(parts))
+
+
+def find_cluster(given: str | Path | Cluster | None) -> tuple[Cluster | None, str]:
+    """Return the cluster that is meant, and what to call it; none for this host."""
+    if given is None or given == THIS_HOST:
+        return None, THIS_HOST
+    if isinstance(given, Cluster):
+        return given, "a cluster"
+    return read_cluster(given), str(given)
+
+
+def find_way(given: str, num_rows: int) -> Way:
+    """Return the way of predicting that is meant; of very many rows none is worth a run of events."""
+    found = [way for way in WAYS if way == given]
+    if not found:
+        unknown("method", given, WAYS)
+    return "formula" if given == "auto" and num_rows > MOST_FOLLOWED else found[0]
+
+
+def check_batch(given: int | str | None, per_worker: int | None, own: int | Literal["full"], samples: int) -> int:
+    """Return the global batch that is meant; a batch per worker is another one's business."""
+    check(given is None or per_worker is None, "give --batch-size or --batch-per-worker, not both")
+    check(per_worker is None or per_worker >= 1, f"batch-per-worker must be at least 1, got {per_worker}")
+    wanted = own if given is None else given
+    if wanted == "full":
+        return samples
+    check(str(wanted).isdecimal() and int(wanted) >= 1, f"batch-size must be a whole number or 'full', got '{wanted}'")
+    return min(int(wanted), samples)
+
+
+def make_points(
+    counts: Sequence[int], *, ranks_per_node: int, samples: int, batch_size: int, batch_per_worker: int | None
+) -> list[Point]:
+    """Return what is to be predicted for so many nodes; a batch per worker grows with them."""
+    workers = [count * ranks_per_node for count in counts]
+    batches = [batch_per_worker * n if batch_per_worker else batch_size for n in workers]
+    return [Point(count, n, batch, samples) for count, n, batch in zip(counts, workers, batches, strict=True)]

@@ -1,0 +1,252 @@
+"""The time of a step by formula, for more ranks or configurations than events can do.
+
+Where ranks meet in calls that all make together, one rank's own code tells which: it is run alone, with the compute
+that is expected of the slowest rank, and every call takes what it costs among all. All numbers of workers for which the
+code is the same are worked on at once: the rank's clock is an array.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from manyhands import sync
+from manyhands.comm import ANY, Comm
+from manyhands.comm.base import stack_of
+from manyhands.errors import UserError
+from manyhands.lab.sim_events import RankLog, Scene, StepSplit, VirtualRank, cycle, meet_every
+from manyhands.model.closed_form import slowest_s
+from manyhands.model.crowd import StepTimes
+from manyhands.model.hierarchy import call_s
+from manyhands.model.links import Floats
+from manyhands.model.machine import CalibratedMachine
+from manyhands.model.slowest import Slowest
+from manyhands.replica.meta import Paces
+
+Ints = npt.NDArray[np.int64]
+
+SUMS = 4000
+"""Sums of several steps that are drawn, to tell the slowest of them."""
+MOST_SUMMED = 500
+"""Steps in a sum; of longer ones the slowest differs little from the mean."""
+MOST_PLACES = 48
+"""Numbers of workers that are worked out one by one; between more of them a line is good enough."""
+SHORT = 64
+"""Steps of an epoch that is followed as a whole."""
+
+
+class NoClosedForm(UserError):
+    """A strategy whose ranks send messages in a way that no formula knows."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Numbers of workers whose steps take alike: as many rows each, and as many of them on a node."""
+
+    scene: Scene
+    """That of the fewest workers."""
+    workers: Ints
+    busy: Ints
+    """Workers that have any rows."""
+    steps_per_epoch: Ints
+    """All above `SHORT`, or all the same."""
+    machine: CalibratedMachine
+    """Of any of them."""
+    times: StepTimes
+    """Of one worker with the most rows, on a core of the calibrated machine."""
+    on_host: bool
+    """Whether it is the calibrated machine itself whose calls were measured."""
+
+    @property
+    def update_s(self) -> float:
+        """The optimiser's step and the loop, on average."""
+        return float(self.times.serial_s.mean()) / self.machine.cluster.core_speed
+
+    @property
+    def usual_s(self) -> float:
+        """A worker's step without its exchange, on average."""
+        return float(self.times.whole_s.mean()) / self.machine.cluster.core_speed
+
+    def own_s(self, in_a_row: int) -> Floats:
+        """Return a step without its exchange: of the worker that is slowest over so many; with 0, of all on average."""
+        cluster = self.machine.cluster
+        if in_a_row == 0:
+            return self.usual_s * self.slowness()
+        places = sample(len(self.busy)) if len(self.busy) > MOST_PLACES else np.arange(len(self.busy))
+        one = _mean_of(Slowest.of(self.times.whole_s), in_a_row)
+        # Between these the slowest grows with the logarithm of the workers.
+        return np.interp(np.log(self.busy), np.log(self.busy[places]), slowest_s(self.busy[places], one, cluster))
+
+    def slowness(self) -> Floats:
+        """Return how many times as long as one on a sound node the workers compute, on average over them."""
+        cluster = self.machine.cluster
+        if not cluster.slow:
+            return np.ones(len(self.busy))
+        return np.array([float(cluster.slowness(int(p)).mean()) * cluster.core_speed for p in self.busy])
+
+    def call_s(self, call: str, num_bytes: float) -> Floats:
+        """Return what a call takes among all workers."""
+        machine = self.machine
+        if self.on_host:
+            return np.array([machine.call_s(call, int(p), num_bytes) for p in self.workers])
+        return call_s(call, self.workers, num_bytes, machine.cluster, machine.gamma_s_per_byte)
+
+    def at(self, i: int) -> "Series":
+        """Return one of them."""
+        here = slice(i, i + 1)
+        scene = replace(self.scene, workers=int(self.workers[i]), steps_per_epoch=int(self.steps_per_epoch[i]))
+        parts = {name: getattr(self, name)[here] for name in ("workers", "busy", "steps_per_epoch")}
+        return replace(self, scene=scene, **parts)
+
+
+@final
+class SoloComm(Comm):
+    """One rank's end of groups in which nobody else is: calls take their time, and give nothing."""
+
+    features = frozenset({"split"})
+
+    def __init__(self, size: int, cost_s: Callable[[str, float], Floats]) -> None:
+        self.rank, self.size, self._cost_s = 0, size, cost_s
+        self._now_s: Any = 0.0
+        self._link_free_s: Any = 0.0
+        self.calls: list[tuple[str, int]] = []
+        """Name and bytes of each."""
+        self.clock = lambda: self._now_s
+
+    def advance(self, seconds: Any) -> None:
+        """Let this rank compute for so long."""
+        self._now_s = self._now_s + seconds
+
+    def all_reduce_(self, t: Tensor) -> None:
+        """Take the time."""
+        self._meet("all-reduce", t.nbytes)
+
+    def begin_all_reduce_(self, t: Tensor) -> Callable[[], None]:
+        """Begin when the call before it has ended."""
+        ends_s = self._begin("all-reduce", t.nbytes)
+        return lambda: self._wait_until(ends_s)
+
+    def reduce_(self, t: Tensor, root: int = 0) -> None:
+        """Take the time."""
+        self._meet("reduce", t.nbytes)
+
+    def broadcast_(self, t: Tensor, root: int = 0) -> None:
+        """Take the time."""
+        self._meet("broadcast", t.nbytes)
+
+    def all_gather(self, t: Tensor) -> Tensor:
+        """Take the time."""
+        self._meet("all-gather", t.nbytes)
+        return stack_of(t, self.size)
+
+    def reduce_scatter(self, t: Tensor) -> Tensor:
+        """Take the time."""
+        self._meet("reduce-scatter", t.nbytes)
+        return t[0]
+
+    def send(self, t: Tensor, to: int, tag: int = 0) -> None:
+        """Refuse: when a message is taken depends on others."""
+        raise NoClosedForm("its ranks send messages to each other")
+
+    def recv(self, t: Tensor, source: int = ANY, tag: int = 0) -> int:
+        """Refuse."""
+        raise NoClosedForm("its ranks send messages to each other")
+
+    def barrier(self) -> None:
+        """Take the time."""
+        self._meet("barrier", 0)
+
+    def split(self, color: int) -> Comm:
+        """Return the same: nobody else is there."""
+        return self
+
+    def _meet(self, call: str, num_bytes: int) -> None:
+        self._wait_until(self._begin(call, num_bytes))
+
+    def _begin(self, call: str, num_bytes: int) -> Any:
+        self.calls.append((call, num_bytes))
+        self._link_free_s = np.maximum(self._now_s, self._link_free_s) + self._cost_s(call, num_bytes)
+        return self._link_free_s
+
+    def _wait_until(self, ends_s: Any) -> None:
+        self._now_s = np.maximum(self._now_s, ends_s)
+
+
+class Closed(NamedTuple):
+    """Steps by formula."""
+
+    splits: list[StepSplit]
+    """For each number of workers."""
+    in_a_row: int
+    """Steps after which the ranks wait for the slowest; 0 where each waits for no more than some others."""
+
+
+def meetings(series: Series) -> Closed:
+    """Return where the time of a step goes, for a strategy whose ranks meet in calls."""
+    if len(series.workers) > 1 and _depends_on_size(series):
+        found = [meetings(series.at(int(i))) for i in sample(len(series.workers))]
+        return Closed(between(series, [each.splits[0] for each in found]), found[0].in_a_row)
+    strategy = sync.make(series.scene.sync)
+    steps = cycle(strategy, series.scene.steps_per_epoch, SHORT)
+    seen = _run_alone(series, steps, 0.0)[1]
+    met = len(seen.calls_s) - steps  # beside its collective calls, a step has one entry for its messages
+    apart = min(max(1.0, steps / met) if met else math.inf, meet_every(strategy, series.usual_s))
+    in_a_row = round(min(apart, float(series.steps_per_epoch[0])))
+    slowest = series.own_s(in_a_row)
+    log = _run_alone(series, steps, slowest - series.update_s)[1]
+    return Closed(_splits(series, log, steps, slowest), in_a_row)
+
+
+def sample(count: int) -> Ints:
+    """Return the places of some of so many, the first and the last among them, and more of the first ones."""
+    return np.unique(np.round(np.geomspace(1, count, min(count, MOST_PLACES))).astype(np.int64)) - 1
+
+
+def between(series: Series, found: Sequence[StepSplit]) -> list[StepSplit]:
+    """Put straight lines between some numbers of workers, which are those of `sample`."""
+    if len(found) == len(series.workers):
+        return list(found)
+    names, known = ("compute_s", "serial_s", "comm_s", "wait_s"), series.workers[sample(len(series.workers))]
+    lines = [np.interp(series.workers, known, [getattr(each, name) for each in found]) for name in names]
+    return [StepSplit(*each) for each in np.transpose(lines).tolist()]
+
+
+def _depends_on_size(series: Series) -> bool:
+    """Tell whether one rank's code makes other calls, or goes through more bytes, where there are more workers."""
+    seen = [_run_alone(series.at(i), 1, 0.0) for i in (0, len(series.workers) - 1)]
+    calls = [comm.calls for comm, _ in seen]
+    rest = [float(np.max(log.ended_s - log.begun_s - log.met_s - sum(log.calls_s))) for _, log in seen]
+    return calls[0] != calls[1] or not math.isclose(*rest, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def _run_alone(series: Series, steps: int, compute_s: Any) -> tuple[SoloComm, RankLog]:
+    machine = series.machine
+    comm = SoloComm(series.scene.workers, series.call_s)
+    touch_s = machine.gamma_s_per_byte / machine.cluster.core_speed
+    paces = Paces(lambda: compute_s, lambda share: share * series.update_s, touch_s)
+    rank = VirtualRank(series.scene, sync.make(series.scene.sync), paces, comm, comm.advance, series.usual_s)
+    return comm, rank.run(0, steps)
+
+
+def _splits(series: Series, log: RankLog, steps: int, slowest: Floats) -> list[StepSplit]:
+    """Share out the time of one rank, which computes as long as the slowest, over all."""
+    waits = np.maximum(0.0, slowest - series.usual_s * series.slowness())
+    epoch_end_s = np.asarray(log.epoch_end_s) / series.steps_per_epoch
+    comm_s, met_s = np.asarray(sum(log.calls_s)) / steps + epoch_end_s, np.asarray(log.met_s) / steps
+    compute_s = np.asarray(log.compute_s) / steps
+    step_s = np.asarray(log.ended_s - log.begun_s) / steps + epoch_end_s
+    serial_s = step_s - comm_s - met_s - compute_s
+    columns = np.broadcast_arrays(compute_s - waits, serial_s, comm_s, met_s + waits, slowest)[:4]
+    return [StepSplit(*each) for each in np.transpose(columns).tolist()]
+
+
+def _mean_of(compute: Slowest, steps: int) -> Slowest:
+    """Return the distribution of the mean of so many steps in a row."""
+    if steps <= 1:
+        return compute
+    shape = SUMS, min(steps, MOST_SUMMED)
+    return Slowest.of(compute.draw_s(np.random.default_rng(0), shape).mean(axis=1))

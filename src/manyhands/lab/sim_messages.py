@@ -1,0 +1,173 @@
+"""The time of a step by formula where ranks send messages to each other: who waits for whom is written out here.
+
+A message is on its way for a latency L and keeps its ports busy for b, so that a server's workers queue for its port.
+They are answered one after the other, so in the next step they come one after the other too: of the two queues, of
+gradients and of weights, a step has only one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+
+from manyhands import sync
+from manyhands.lab.sim_events import StepSplit
+from manyhands.lab.sim_forms import Closed, Series, between, meetings, sample
+from manyhands.model.links import Floats
+from manyhands.model.machine import PASSES_TO_ADD
+from manyhands.model.slowest import Slowest
+from manyhands.sync import Sync
+from manyhands.sync.async_server import AsyncServer
+from manyhands.sync.gather_server import GatherServer
+from manyhands.sync.gossip import Gossip
+from manyhands.sync.parameter_server import ParameterServer
+
+RING = 256
+"""Ranks of a ring beyond which more make no difference: each waits only for its neighbours."""
+RING_STEPS = 80
+DRAWN = 200_000
+"""Times that are drawn for the slowest of workers that come one after the other."""
+
+
+@final
+@dataclass(frozen=True)
+class Exchange:
+    """What the formulas are made of, for one number of workers."""
+
+    series: Series
+
+    @cached_property
+    def strategy(self) -> Sync:
+        """What is exchanged, and when."""
+        return sync.make(self.series.scene.sync)
+
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+        return self.series.scene.workers
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the weights."""
+        return self.series.scene.outline.num_bytes
+
+    @property
+    def update_s(self) -> float:
+        """Of the optimiser's step over all weights."""
+        return self.series.update_s
+
+    def touch_s(self, num_bytes: float) -> float:
+        """Return what it takes a rank to go through so many bytes."""
+        machine = self.series.machine
+        return num_bytes * machine.gamma_s_per_byte / machine.cluster.core_speed
+
+    def message_s(self, num_bytes: float) -> tuple[float, float]:
+        """Return L and b of a message between ranks that are far apart."""
+        last = self.workers + self.strategy.num_servers() - 1
+        return self.series.machine.message_s(0, last, int(num_bytes))
+
+    @cached_property
+    def compute(self) -> Slowest:
+        """A worker's forward and backward pass."""
+        return Slowest.of(self.series.times.compute_s / self.series.machine.cluster.core_speed)
+
+    def computed_s(self, draws: int, workers: int) -> Floats:
+        """Draw so many passes of the first workers, on the nodes that they are on."""
+        cluster = self.series.machine.cluster
+        slowness = cluster.slowness(workers) * cluster.core_speed
+        return self.compute.draw_s(np.random.default_rng(0), (draws, workers)) * slowness
+
+    def last_s(self, apart_s: float) -> float:
+        """Return when the last is done of workers that begin one after the other, so far apart."""
+        draws = max(8, DRAWN // self.workers)
+        return float((self.computed_s(draws, self.workers) + apart_s * np.arange(self.workers)).max(axis=1).mean())
+
+    def split(self, step_s: float, serial_s: float, wait_s: float = 0.0) -> StepSplit:
+        """Call what is neither compute nor the workers' own work the exchange; who waits for whom it does not tell."""
+        compute_s = float(self.compute.expected_s(1))
+        return StepSplit(compute_s, serial_s, max(0.0, step_s - compute_s - serial_s - wait_s), wait_s)
+
+
+def message_forms(series: Series) -> Closed:
+    """Return where the time of a step goes, for a strategy of `FORMS`."""
+    return Closed(between(series, [_split(series.at(int(i))) for i in sample(len(series.workers))]), 0)
+
+
+def _split(series: Series) -> StepSplit:
+    strategy = sync.make(series.scene.sync)
+    if series.scene.workers + strategy.num_servers() == 1:
+        return meetings(series).splits[0]  # it sends nothing
+    return FORMS[type(strategy)](Exchange(series))
+
+
+def _gather_server(ex: Exchange) -> StepSplit:
+    """Rank 0 takes p − 1 gradients, adds, steps, and answers one worker after the other."""
+    latency_s, busy_s = ex.message_s(ex.num_bytes)
+    adds_s = ex.touch_s((ex.workers + 1) * ex.num_bytes)
+    step_s = ex.last_s(busy_s) - busy_s + 2 * (latency_s + busy_s) + adds_s + ex.update_s
+    return ex.split(step_s, (adds_s + ex.update_s) / ex.workers)
+
+
+def _parameter_server(ex: Exchange) -> StepSplit:
+    """Each server takes p slices, adds, steps, and answers one worker after the other."""
+    servers, own_s = ex.strategy.num_servers(), ex.touch_s(ex.num_bytes)
+    latency_s, busy_s = ex.message_s(ex.num_bytes / servers)
+    step_s = ex.last_s(busy_s) + own_s + 2 * latency_s + (servers + 1) * busy_s + _server_s(ex)
+    return ex.split(step_s, own_s)
+
+
+def _async_server(ex: Exchange) -> StepSplit:
+    """A worker goes around by itself, until the servers or their ports have no time left."""
+    servers, own_s = ex.strategy.num_servers(), ex.touch_s(ex.num_bytes)
+    latency_s, busy_s = ex.message_s(ex.num_bytes / servers)
+    slowness = float(ex.series.machine.cluster.slowness(ex.workers).mean()) * ex.series.machine.cluster.core_speed
+    alone_s = float(ex.compute.expected_s(1)) * slowness
+    around_s = alone_s + own_s + 2 * latency_s + (servers + 1) * busy_s + _server_s(ex)
+    return ex.split(max(around_s, ex.workers * max(busy_s, _server_s(ex))), own_s)
+
+
+def _server_s(ex: Exchange) -> float:
+    """Return what a server takes for an update, as the machine has it: its slice's step, and what it adds up for it."""
+    servers, pushes = ex.strategy.num_servers(), ex.workers if ex.strategy.lockstep else 1
+    passes = pushes * (PASSES_TO_ADD if pushes > 1 else 1)
+    return (ex.update_s + ex.touch_s(passes * ex.num_bytes)) / servers
+
+
+def _gossip(ex: Exchange) -> StepSplit:
+    """Follow a ring of ranks: even ones send and then receive, odd ones the other way round, first right, then left."""
+    latency_s, busy_s = ex.message_s(ex.num_bytes)
+    size = min(ex.workers, RING + ex.workers % 2)
+    own_s, message_s = ex.update_s + ex.touch_s((4 if size > 2 else 3) * ex.num_bytes), latency_s + busy_s
+    now, first = np.zeros(size), 0.0
+    for step, computed_s in enumerate(ex.computed_s(RING_STEPS, size)):
+        now = now + computed_s + own_s
+        for shift in (1, -1) if size > 2 else (1,):
+            now = _shifted(now, shift, message_s)
+        if step == RING_STEPS // 2 - 1:
+            first = float(now.mean())
+    step_s = (float(now.mean()) - first) / (RING_STEPS - RING_STEPS // 2)
+    return ex.split(step_s, own_s)
+
+
+def _shifted(now: Floats, shift: int, message_s: float) -> Floats:
+    """Let every rank send to one neighbour and receive from the other."""
+    odd = np.arange(len(now)) % 2 == 1
+    done = np.where(odd, np.maximum(now, np.roll(now, shift) + message_s), now)  # what odd ranks have received
+    sent = np.where(odd, done, now)
+    return np.where(odd, done, np.maximum(now, np.roll(sent, shift) + message_s))
+
+
+FORMS: dict[type[Sync], Callable[[Exchange], StepSplit]] = {
+    GatherServer: _gather_server,
+    ParameterServer: _parameter_server,
+    AsyncServer: _async_server,
+    Gossip: _gossip,
+}
+"""What is known of strategies whose ranks send messages."""
+
+
+def has_form(strategy: Sync) -> bool:
+    """Tell whether a strategy is among them."""
+    return type(strategy) in FORMS

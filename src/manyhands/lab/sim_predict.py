@@ -1,0 +1,196 @@
+"""Step times of a strategy on so many workers, and what would have come of other calibrations and other seeds."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+from typing import final
+
+import numpy as np
+
+from manyhands import sync
+from manyhands.errors import check
+from manyhands.lab.sim_asked import Point, Way
+from manyhands.lab.sim_codec import codec_of
+from manyhands.lab.sim_events import Scene, StepSplit, simulate_steps
+from manyhands.lab.sim_forms import SHORT, Closed, NoClosedForm, Series, meetings
+from manyhands.lab.sim_messages import has_form, message_forms
+from manyhands.lab.sim_parts import Network
+from manyhands.lab.sim_spread import SEEDS, Doubt, doubt, resampled
+from manyhands.model.cluster import Cluster
+from manyhands.model.crowd import step_times
+from manyhands.model.links import Floats
+from manyhands.model.machine import CalibratedMachine, machine_of
+from manyhands.record.calibration import Calibration
+from manyhands.record.simulation import Method
+from manyhands.sync import Sync
+
+MOST_RANKS = 1024
+"""Ranks up to which events are followed."""
+MOST_WITH_CODEC = 128
+"""The same where every rank decodes every other's code."""
+RANK_STEPS = 10_000
+"""Steps of all ranks together that are simulated by events, unless so many steps are asked for."""
+STEPS = (50, 500)
+"""The fewest and the most of them that a rank makes."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A step of one strategy on so many workers."""
+
+    point: Point
+    sync: str
+    servers: int
+    method: Method
+    split: StepSplit
+    drawn_s: tuple[float, ...]
+    """The step's time with each seed."""
+    share: float
+    """By how much one run's step may differ from what is expected: standard deviation, as a share."""
+
+
+@final
+@dataclass(frozen=True)
+class Predictor:
+    """Predicts steps of a task on a machine."""
+
+    calibration: Calibration
+    network: Network
+    engine: str
+    cluster: Cluster | None
+    seed: int = 0
+    steps: int = 0
+    """Steps to simulate by events, over all seeds; 0 to choose."""
+    way: Way = "auto"
+
+    @property
+    def task(self) -> str:
+        """The task's name in the calibration."""
+        return self.network.config.task
+
+    @cached_property
+    def others(self) -> list[Calibration]:
+        """What else might have been measured, one for each seed."""
+        return [resampled(self.calibration, self.task, self.engine, self.seed + k) for k in range(SEEDS)]
+
+    def most_ranks(self, spec: str) -> float:
+        """Return up to how many ranks are followed one by one."""
+        if self.way == "auto":
+            return MOST_WITH_CODEC if codec_of(sync.make(spec)) is not None else MOST_RANKS
+        return math.inf if self.way == "events" else 0
+
+    def check(self, spec: str, points: Sequence[Point]) -> None:
+        """Refuse what cannot be predicted, before anything is."""
+        strategy, most = sync.make(spec), max(point.workers for point in points)
+        ranks = most + strategy.num_servers()
+        if self.cluster is not None:
+            self.cluster.check_room(ranks)
+        check(
+            ranks <= self.most_ranks(spec) or has_form(strategy) or "p2p" not in strategy.requires,
+            f"'{spec}' has no closed form, since its ranks send messages to each other; ask for {MOST_RANKS} at most",
+        )
+
+    def alone_s(self, batch_size: int) -> tuple[float, list[float]]:
+        """Return the step of one worker by itself on a sound core, and what it is with each seed."""
+        speed = self.cluster.core_speed if self.cluster else 1.0
+        found = [
+            float(step_times(each, self.task, self.engine, batch_size, 1).whole_s.mean()) / speed
+            for each in (self.calibration, *self.others)
+        ]
+        return found[0], found[1:]
+
+    def event_steps(self, workers: int) -> int:
+        """Return how many steps are simulated by events."""
+        return self.steps or int(np.clip(RANK_STEPS // workers, *STEPS))
+
+    def events(self, spec: str, point: Point, told: Callable[[], None]) -> Predicted:
+        """Simulate with every seed; tell after each."""
+        strategy = sync.make(spec)
+        scene = self._scene(spec, point)
+        steps = -(-self.event_steps(point.workers) // SEEDS)
+        splits = []
+        for k, calibration in enumerate(self.others):
+            machine = self._machine(calibration, strategy, point, point.shares(), self.seed + k)
+            splits.append(simulate_steps(scene, machine, steps))
+            told()
+        names = ("compute_s", "serial_s", "comm_s", "wait_s")
+        mean = StepSplit(*(float(np.mean([getattr(split, name) for split in splits])) for name in names))
+        share = self._doubt(point, strategy).of(mean)
+        drawn_s = tuple(split.step_s for split in splits)
+        return Predicted(point, spec, strategy.num_servers(), "events", mean, drawn_s, share)
+
+    def formula(self, spec: str, points: Sequence[Point]) -> Iterator[Predicted]:
+        """Predict many numbers of workers by closed form."""
+        strategy = sync.make(spec)
+        for _, alike in groupby(sorted(points, key=self._kind), key=self._kind):
+            kind = list(alike)
+            series = self._series(spec, strategy, kind)
+            found = self._closed(series, strategy)
+            drawn = np.transpose(self._shifts(series, kind[0], found.in_a_row)).tolist()
+            unsure = self._doubt(kind[-1], strategy)
+            for point, split, shifts in zip(kind, found.splits, drawn, strict=True):
+                drawn_s, share = tuple(split.step_s + shift for shift in shifts), unsure.of(split)
+                yield Predicted(point, spec, strategy.num_servers(), "closed form", split, drawn_s, share)
+
+    def _kind(self, point: Point) -> tuple[int, int, int]:
+        """Tell apart what a closed form cannot work on at once."""
+        sharing = min(point.workers, self.cluster.node_size) if self.cluster else point.workers
+        return point.rows, sharing, point.steps_per_epoch if point.steps_per_epoch <= SHORT else 0
+
+    def _series(self, spec: str, strategy: Sync, points: Sequence[Point]) -> Series:
+        rows, sharing, _ = self._kind(points[0])
+        return Series(
+            self._scene(spec, points[0]),
+            np.array([point.workers for point in points]),
+            np.array([point.busy for point in points]),
+            np.array([point.steps_per_epoch for point in points]),
+            self._machine(self.calibration, strategy, points[0], rows, self.seed),
+            step_times(self.calibration, self.task, self.engine, rows, sharing),
+            self.cluster is None,
+        )
+
+    def _closed(self, series: Series, strategy: Sync) -> Closed:
+        try:
+            return message_forms(series) if has_form(strategy) else meetings(series)
+        except NoClosedForm as error:
+            raise NoClosedForm(f"there is no closed form for '{series.scene.sync}': {error}") from None
+
+    def _shifts(self, series: Series, kind: Point, in_a_row: int) -> list[Floats]:
+        """Return by how much longer a worker's own step takes with each seed."""
+        rows, sharing, _ = self._kind(kind)
+        others = [step_times(each, self.task, self.engine, rows, sharing) for each in self.others]
+        known = series.own_s(in_a_row)
+        return [replace(series, times=times).own_s(in_a_row) - known for times in others]
+
+    def _scene(self, spec: str, point: Point) -> Scene:
+        outline = self.network.outline(point.rows)
+        return Scene(spec, point.workers, outline, point.steps_per_epoch, self.network.codec(spec))
+
+    def _machine(
+        self, calibration: Calibration, strategy: Sync, point: Point, rows: float | Sequence[float], seed: int
+    ) -> CalibratedMachine:
+        return machine_of(
+            calibration,
+            self.task,
+            engine=self.engine,
+            cluster=self.cluster,
+            workers=point.workers,
+            rows_per_worker=rows,
+            servers=strategy.num_servers(),
+            pushes=point.workers if strategy.lockstep else 1,
+            seed=seed,
+        )
+
+    def _doubt(self, point: Point, strategy: Sync) -> Doubt:
+        rows, sharing, _ = self._kind(point)
+        return doubt(
+            self.calibration,
+            self.task,
+            self.engine,
+            rows=rows,
+            sharing=sharing,
+            ranks=point.workers + strategy.num_servers(),
+            on_host=self.cluster is None,
+        )

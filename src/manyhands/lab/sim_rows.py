@@ -1,0 +1,104 @@
+"""From predicted steps to the figures of a table: epoch, speed-up, efficiency, cost, each with its interval."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+from manyhands.lab.sim_predict import Predicted, Predictor
+from manyhands.lab.sim_spread import estimate
+from manyhands.model.cluster import Cluster
+from manyhands.model.crowd import run_spread
+from manyhands.record.simulation import Estimate, SimulationRow
+
+HOPELESS = 100.0
+"""Failures in the time of one restart after which nothing is ever done; e to that power is a number still."""
+
+
+@final
+@dataclass(frozen=True)
+class Alone:
+    """A step of one worker by itself, on a sound node: what all others are compared with."""
+
+    batch_size: int
+    step_s: float
+    drawn_s: tuple[float, ...]
+    """With each seed."""
+    share: float
+    """By how much one run's step differs from another's: standard deviation, as a share."""
+
+    @staticmethod
+    def of(predictor: Predictor, batch_size: int) -> "Alone":
+        """Predict it."""
+        step_s, drawn_s = predictor.alone_s(batch_size)
+        share = run_spread(predictor.calibration, predictor.task, predictor.engine, 1)
+        return Alone(batch_size, step_s, tuple(drawn_s), share)
+
+    @property
+    def step_ms(self) -> Estimate:
+        """The step, with its interval."""
+        return estimate(1e3 * self.step_s, [1e3 * each for each in self.drawn_s], self.share)
+
+
+class Failures(NamedTuple):
+    """What failures of nodes do to the time of an epoch."""
+
+    expected: float
+    factor: float
+    """How many times as long it takes on average."""
+    share: float
+    """Standard deviation of what is lost, as a share of the whole."""
+
+
+def make_row(found: Predicted, alone: Alone, cluster: Cluster | None) -> SimulationRow:
+    """Work out what people ask for."""
+    point, split, drawn = found.point, found.split, found.drawn_s
+    gain = point.batch_size / alone.batch_size
+    gains = [gain * own / step for own, step in zip(alone.drawn_s, drawn, strict=True)]
+    speed_up = estimate(gain * alone.step_s / split.step_s, gains, math.hypot(found.share, alone.share))
+    ranks = point.workers + found.servers
+    sound_s = point.steps_per_epoch * split.step_s
+    failures = failures_in(sound_s, ranks, cluster)
+    lost = math.hypot(found.share, failures.share)
+    factor = point.steps_per_epoch * failures.factor
+    epoch_s = estimate(factor * split.step_s, [factor * each for each in drawn], lost)
+    return SimulationRow(
+        nodes=point.nodes,
+        workers=point.workers,
+        servers=found.servers,
+        sync=found.sync,
+        batch_size=point.batch_size,
+        method=found.method,
+        step_ms=estimate(1e3 * split.step_s, [1e3 * each for each in drawn], found.share),
+        compute_ms=1e3 * split.compute_s,
+        serial_ms=1e3 * split.serial_s,
+        comm_ms=1e3 * split.comm_s,
+        wait_ms=1e3 * split.wait_s,
+        epoch_s=epoch_s,
+        speed_up=speed_up,
+        efficiency=_scaled(speed_up, 1 / point.workers),
+        cost=_price(epoch_s, ranks, cluster),
+        failures=failures.expected,
+    )
+
+
+def failures_in(sound_s: float, ranks: int, cluster: Cluster | None) -> Failures:
+    """Return what failures add to so many seconds of work: each node fails at any moment, and all restart.
+
+    With a rate of λ failures a second, a restart of R seconds, which may fail too, takes (exp λR − 1) / λ on average.
+    """
+    if cluster is None or cluster.mtbf_hours is None:
+        return Failures(0.0, 1.0, 0.0)
+    rate = float(cluster.nodes_of(ranks)) / (3600 * cluster.mtbf_hours)
+    factor = math.exp(min(rate * cluster.restart_s, HOPELESS))
+    expected = rate * sound_s
+    return Failures(expected, factor, math.sqrt(expected) * cluster.restart_s / (sound_s * factor))
+
+
+def _price(epoch_s: Estimate, ranks: int, cluster: Cluster | None) -> Estimate | None:
+    if cluster is None or cluster.price_per_hour == 0:
+        return None
+    return _scaled(epoch_s, float(cluster.price(ranks, 1.0)))
+
+
+def _scaled(given: Estimate, factor: float) -> Estimate:
+    return Estimate(value=factor * given.value, low=factor * given.low, high=factor * given.high)

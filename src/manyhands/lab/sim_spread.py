@@ -1,0 +1,99 @@
+"""How sure a prediction is: what else might have been measured, and how runs differ from each other."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from manyhands.lab.sim_events import StepSplit
+from manyhands.model.crowd import contention, run_spread
+from manyhands.record.calibration import Calibration, RowTimes
+from manyhands.record.simulation import Estimate
+
+SEEDS = 10
+"""Calibrations that might have been measured, and runs of events: one of each for every seed."""
+STUDENT = 1.833
+"""Standard deviations to either side that a 90 % interval takes when these are estimated from so many seeds."""
+NORMAL = 1.645
+"""The same where they are known."""
+MEDIAN_ERROR = 0.6745
+"""Standard deviations that half of all errors stay below."""
+
+
+def resampled(calibration: Calibration, task: str, engine: str, seed: int) -> Calibration:
+    """Draw anew from what was measured of this task and engine (bootstrap), steps in blocks as they were made."""
+    random = np.random.default_rng((seed, 1))
+    costs, comm = calibration.tasks[task], calibration.comms[engine]
+    points = [_steps(point, random) for point in costs.points]
+    crowd = [
+        each.model_copy(update={"times": _steps(each.times, random)})
+        if (each.engine, each.task) == (engine, task)
+        else each
+        for each in calibration.contention
+    ]
+    calls = [point.model_copy(update={"us": _drawn(point.us, random)}) for point in comm.points]
+    return calibration.model_copy(
+        update={
+            "tasks": {**calibration.tasks, task: costs.model_copy(update={"points": points})},
+            "comms": {**calibration.comms, engine: comm.model_copy(update={"points": calls})},
+            "contention": crowd,
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """By how much a run's step may differ from what is expected: standard deviations, as shares."""
+
+    runs: float
+    """Of a step: one run's differs from another's."""
+    crowd: float
+    """Of what workers do by themselves: nobody knows how much they disturb each other where more than were measured
+    share a node."""
+    calls: float
+    """Of the exchange: calls of more ranks, or over other links, than were measured are as sure as the formulas fit."""
+
+    def of(self, split: StepSplit) -> float:
+        """Return the share of a whole step."""
+        own, comm = split.compute_s + split.serial_s, split.comm_s
+        parts = (self.runs, self.crowd * own / split.step_s, self.calls * comm / split.step_s)
+        return float(np.linalg.norm(parts))
+
+
+def doubt(
+    calibration: Calibration, task: str, engine: str, *, rows: float, sharing: int, ranks: int, on_host: bool
+) -> Doubt:
+    """Return what is not known of workers with so many rows, so many of them on a node, and so many ranks in all."""
+    low, value, high = contention(calibration, task, engine, rows, sharing)
+    comm = calibration.comms[engine]
+    measured = on_host and ranks <= comm.ranks
+    return Doubt(
+        run_spread(calibration, task, engine, sharing),
+        (high - low) / (2 * NORMAL * value),
+        0.0 if measured else comm.error_pct / 100 / MEDIAN_ERROR,
+    )
+
+
+def estimate(value: float, drawn: Sequence[float], share: float) -> Estimate:
+    """Put bounds around a value: as far as what came of other seeds differs, and beyond that by a share of it."""
+    half = STUDENT * math.hypot(deviation(drawn), share * value)
+    return Estimate(value=value, low=max(0.0, value - half), high=value + half)
+
+
+def deviation(drawn: Sequence[float]) -> float:
+    """Return the standard deviation; for a few numbers, as here, this is the fastest way."""
+    mean = sum(drawn) / len(drawn)
+    return math.sqrt(sum((each - mean) ** 2 for each in drawn) / max(1, len(drawn) - 1))
+
+
+def _steps(point: RowTimes, random: np.random.Generator) -> RowTimes:
+    starts = np.arange(0, max(1, len(point.compute_ms) - point.block + 1), point.block)
+    chosen = random.choice(starts, len(starts))
+    places = [i for start in chosen for i in range(start, min(start + point.block, len(point.compute_ms)))]
+    parts = {name: [getattr(point, name)[i] for i in places] for name in ("compute_ms", "serial_ms")}
+    return point.model_copy(update=parts)
+
+
+def _drawn(values: Sequence[float], random: np.random.Generator) -> list[float]:
+    return [float(each) for each in random.choice(np.asarray(values), len(values))]

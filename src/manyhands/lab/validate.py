@@ -1,0 +1,242 @@
+"""Predict step times, write them down, run the same, and say how far off the predictions were."""
+
+import secrets
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from manyhands import facts, launch, sync
+from manyhands.errors import UserError, check
+from manyhands.lab.cells import NEVER
+from manyhands.lab.measure import measure
+from manyhands.lab.sim_asked import read_counts, read_syncs
+from manyhands.lab.simulate import Observer, simulate
+from manyhands.launch.environment import outer_world
+from manyhands.record import Measure, write_atomically
+from manyhands.record.simulation import SimulationRecord, SimulationRow, Validation, ValidationRecord
+from manyhands.request import resolve
+from manyhands.sync.base import check_features
+from manyhands.tasks.load import check_not_importing
+
+REPEATS = 5
+"""The fewest runs of which a median says something."""
+RUN_S = 2.0
+"""How long the steps of a run should take, within reason."""
+STEPS = (60, 2000)
+TIMEOUT_S = 120.0
+"""How long a run may take beside ten times its predicted time."""
+LEDGER = "validations.jsonl"
+"""In the folder of all validations: one line for each configuration that was ever predicted and run."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration, and what is predicted for it."""
+
+    engine: str
+    row: SimulationRow
+    predicted: SimulationRecord
+    steps: int
+
+    @property
+    def key(self) -> str:
+        """A name that no other case of the validation has."""
+        return f"{self.engine} {self.row.workers} {self.row.sync}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What its runs are given."""
+        return {
+            "engine": self.engine,
+            "workers": self.row.workers,
+            "sync": self.row.sync,
+            "batch_size": self.row.batch_size,
+            "blas_threads": 1,  # as it was calibrated
+            "steps": self.steps,
+            "eval_every": NEVER,
+        }
+
+
+@dataclass(frozen=True)
+class ValidationPulse:
+    """How far a validation is, once all is predicted."""
+
+    case: Case
+    done: int
+    """Runs that have ended."""
+    total: int
+    measure: Measure | None = None
+    """What has just been measured; None when a run starts."""
+
+
+def validate(
+    task: str,
+    workers: str | Sequence[int],
+    *,
+    engines: str | Sequence[str] = "threads,mpi",
+    syncs: str | Sequence[str] = "allreduce",
+    calibration: Path | None = None,
+    batch_size: int | str | None = None,
+    batch_per_worker: int | None = None,
+    repeats: int = REPEATS,
+    steps: int = 0,
+    seed: int = 0,
+    out: Path = Path("validations"),
+    command: str = "",
+    observe: Callable[[ValidationPulse], None] = lambda pulse: None,
+    observe_prediction: Observer = lambda pulse: None,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> ValidationRecord:
+    """Predict every engine, strategy and number of workers on this host; then run each several times, in turn.
+
+    >>> validate("mlp", [1, 2], engines="threads", syncs="allreduce,local-sgd:period=8")  # doctest: +SKIP
+    """
+    check_not_importing()
+    check(outer_world() is None, "validate starts its own workers; run it without mpiexec, srun or torchrun")
+    check(repeats >= REPEATS, f"repeats must be at least {REPEATS}, or their median says little, got {repeats}")
+    check(steps >= 0, f"steps must be at least 1, got {steps}")
+    counts, specs, chosen = read_counts(workers, "workers"), read_syncs(syncs), _read_engines(engines)
+    for engine, spec, n in product(chosen, specs, counts):
+        _check_runs(task, engine, spec, n)
+    predict = {"calibration": calibration, "batch_size": batch_size, "batch_per_worker": batch_per_worker, "seed": seed}
+    predictions = [
+        simulate(
+            task,
+            workers=counts,
+            syncs=specs,
+            engine=engine,
+            command=command,
+            observe=observe_prediction,
+            say=say if engine == chosen[0] else lambda sentence: None,
+            **predict,  # type: ignore[arg-type]
+        )
+        for engine in chosen
+    ]
+    if any(prediction.status == "interrupted" for prediction in predictions):
+        raise KeyboardInterrupt
+    folder = _open(out, task)
+    for prediction in predictions:
+        write_atomically(folder / f"prediction-{prediction.engine}.json", prediction.model_dump_json(indent=2) + "\n")
+    cases = [
+        Case(found.engine, row, found, steps or int(np.clip(RUN_S * 1e3 / row.step_ms.value, *STEPS)))
+        for found in predictions
+        for row in found.rows
+    ]
+    measures, status = _measure_all(task, cases, repeats, folder, observe)
+    record = _record(folder.name, command, cases, measures, status)
+    write_atomically(folder / "validation.json", record.model_dump_json(indent=2) + "\n")
+    if status == "complete":
+        with open(out / LEDGER, "a") as ledger:
+            ledger.writelines(f"{row.model_dump_json()}\n" for row in record.rows)
+    return record
+
+
+def _read_engines(text: str | Sequence[str]) -> list[str]:
+    names = [each.strip() for each in (text.split(",") if isinstance(text, str) else text)]
+    found = list(dict.fromkeys(name for name in names if name))
+    check(bool(found), "engines must name at least one, such as threads,mpi")
+    return found
+
+
+def _check_runs(task: str, engine: str, spec: str, workers: int) -> None:
+    """Refuse what could not be run, before anything is predicted."""
+    launcher = launch.make(engine)
+    check_features(sync.make(spec), launcher.features, engine)
+    launcher.check(resolve(task, {"engine": engine, "workers": workers, "sync": spec}))
+
+
+def _open(out: Path, task: str) -> Path:
+    stem = Path(task.partition(":")[0]).stem
+    folder = out / f"{time.strftime('%Y%m%d-%H%M%S')}-{stem}-{secrets.token_hex(2)}"
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"cannot write to --out '{out}': {error.strerror}") from None
+    return folder
+
+
+def _measure_all(
+    task: str, cases: Sequence[Case], repeats: int, folder: Path, observe: Callable[[ValidationPulse], None]
+) -> tuple[list[Measure], Literal["complete", "interrupted"]]:
+    """Run every case several times: forth and back, so that none always comes after the same."""
+    found: list[Measure] = []
+    total = repeats * len(cases)
+    try:
+        for i, (repeat, case) in enumerate(_in_turn(cases, repeats)):
+            observe(ValidationPulse(case, i, total))
+            timeout_s = TIMEOUT_S + 10 * case.steps * case.row.step_ms.value / 1e3
+            run = measure(task, case.options, folder / "runs", timeout_s=timeout_s, cell=case.key, repeat=repeat)
+            found.append(run)
+            observe(ValidationPulse(case, i + 1, total, run))
+    except KeyboardInterrupt:
+        return found, "interrupted"
+    return found, "complete"
+
+
+def _in_turn(cases: Sequence[Case], repeats: int) -> Iterator[tuple[int, Case]]:
+    for repeat in range(repeats):
+        for case in cases if repeat % 2 == 0 else reversed(cases):
+            yield repeat, case
+
+
+def _record(
+    id_: str,
+    command: str,
+    cases: Sequence[Case],
+    measures: Sequence[Measure],
+    status: Literal["complete", "interrupted"],
+) -> ValidationRecord:
+    runs = {case.key: [run for run in measures if run.cell == case.key] for case in cases}
+    good = {key: [run for run in found if not run.failed] for key, found in runs.items()}
+    rows = [compared(id_, case, runs[case.key]) for case in cases if good[case.key]]
+    failed = {key: found[0].failed for key, found in runs.items() if found and not good[key]}
+    telling = [row for row in rows if not row.oversubscribed]
+    return ValidationRecord(
+        id=id_,
+        status=status,
+        task=cases[0].predicted.task,
+        command=command,
+        rows=rows,
+        failed=failed,
+        median_error_pct=statistics.median(abs(row.error_pct) for row in telling) if telling else None,
+        held=sum(row.held for row in telling),
+        of=len(telling),
+    )
+
+
+def compared(id_: str, case: Case, runs: Sequence[Measure]) -> Validation:
+    """Hold a prediction against the runs that went well, of which there is at least one."""
+    row, found = case.row, case.predicted
+    measured = [run.step_ms for run in runs if not run.failed]
+    median = statistics.median(measured)
+    low, high = np.percentile(measured, (25, 75))
+    return Validation(
+        id=id_,
+        task=found.task,
+        engine=case.engine,
+        workers=row.workers,
+        servers=row.servers,
+        sync=row.sync,
+        batch_size=row.batch_size,
+        predicted=found.made,
+        measured=time.strftime("%Y-%m-%d %H:%M:%S"),
+        method=row.method,
+        predicted_ms=row.step_ms,
+        measured_ms=measured,
+        median_ms=median,
+        error_pct=100 * (row.step_ms.value / median - 1),
+        noise_pct=100 * float(high - low) / 2 / median,
+        held=row.step_ms.holds(median),
+        oversubscribed=row.workers + row.servers > facts.cores(),
+        steps=case.steps,
+        failed=[run.failed for run in runs if run.failed],
+        machine=found.machine,
+        calibrated=found.calibrated,
+        versions=facts.versions(),
+    )

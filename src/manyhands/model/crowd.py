@@ -1,0 +1,178 @@
+"""How long steps take on a host, for any number of rows and of workers that share it, from those that were measured.
+
+Between two measured points every quantile is interpolated, linearly in the rows: a step's time is nearly a constant
+plus so much a row. Workers that share a host queue for what it has once, such as its memory or the interpreter's lock.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import numpy as np
+
+from manyhands.model.links import Floats
+from manyhands.model.undisturbed import undisturbed
+from manyhands.record.calibration import Calibration, RowTimes
+
+MOST_QUEUED = 4096
+"""Workers up to which a queue is followed one by one; beyond that what they queue for is busy all the time."""
+
+
+class Estimate(NamedTuple):
+    """A figure, and the bounds between which it should lie."""
+
+    low: float
+    value: float
+    high: float
+
+
+@final
+@dataclass(frozen=True)
+class StepTimes:
+    """Samples of a worker's steps, in seconds, each in order."""
+
+    compute_s: Floats
+    """Forward and backward."""
+    serial_s: Floats
+    """The optimiser's step and the loop around it."""
+    whole_s: Floats
+    """Both of the same step."""
+
+    def mixed(self, other: "StepTimes", share: float) -> "StepTimes":
+        """Return what lies between the two: of each quantile, this share of the other's."""
+        return StepTimes(*(_mix(a, b, share) for a, b in zip(_parts(self), _parts(other), strict=True)))
+
+    def scaled(self, factor: float) -> "StepTimes":
+        """Return the same for a worker that takes so many times as long."""
+        return StepTimes(*(factor * part for part in _parts(self)))
+
+    @property
+    def quiet_s(self) -> float:
+        """What a step takes that nothing disturbs."""
+        return undisturbed(self.whole_s)
+
+
+def step_times(calibration: Calibration, task: str, engine: str, rows: float, sharing: int) -> StepTimes:
+    """Return the steps of a worker with so many rows while so many, itself included, share its host."""
+    crowds = _crowds(calibration, task, engine)
+    most = max(crowds)
+    if sharing > most:
+        grown = _beyond(calibration, task, engine, rows, sharing).value / _factor(crowds, rows, most)
+        return _at_rows(crowds[most], rows).scaled(grown)
+    fewer, more = max(k for k in crowds if k <= sharing), min(k for k in crowds if k >= sharing)
+    share = 0.0 if more == fewer else (sharing - fewer) / (more - fewer)
+    return _at_rows(crowds[fewer], rows).mixed(_at_rows(crowds[more], rows), share)
+
+
+def contention(calibration: Calibration, task: str, engine: str, rows: float, sharing: int) -> Estimate:
+    """Return how many times as long as alone a step takes; bounds apart only beyond the workers that were measured."""
+    crowds = _crowds(calibration, task, engine)
+    if sharing > max(crowds):
+        return _beyond(calibration, task, engine, rows, sharing)
+    alone, shared = (step_times(calibration, task, engine, rows, k).quiet_s for k in (1, sharing))
+    return Estimate(*(shared / alone,) * 3)
+
+
+def run_spread(calibration: Calibration, task: str, engine: str, sharing: int) -> float:
+    """Return by how much the mean step of one run differs from another's: standard deviation, as a share.
+
+    Blocks of steps that were made at about the same time, whatever their rows, stand for a run.
+    """
+    crowds = _crowds(calibration, task, engine)
+    points = crowds[max(k for k in crowds if k <= sharing)]
+    blocks = [np.asarray(_block_means(point)) for point in points]
+    rounds = min(len(each) for each in blocks)
+    if rounds < 2:
+        return 0.0
+    return float(np.std(np.mean([each[:rounds] / each[:rounds].mean() for each in blocks], axis=0), ddof=1))
+
+
+def _block_means(point: RowTimes) -> list[float]:
+    whole = np.asarray(point.compute_ms) + np.asarray(point.serial_ms)
+    return [float(whole[i : i + point.block].mean()) for i in range(0, len(whole) - point.block + 1, point.block)]
+
+
+def _beyond(calibration: Calibration, task: str, engine: str, rows: float, sharing: int) -> Estimate:
+    """Extrapolate to a host with more cores than the calibrated one.
+
+    At worst it has nothing else more than that, and its workers queue for the same memory or lock. At best all grows
+    with the cores. Of the two, nobody knows; the geometric mean is in the middle.
+    """
+    crowds = _crowds(calibration, task, engine)
+    most = max(crowds)
+    measured = _factor(crowds, rows, most)
+    queued = max(measured, queueing(sharing, demand_of(most, measured)))
+    return Estimate(measured, float(np.sqrt(measured * queued)), queued)
+
+
+def queueing(customers: int, demand: float) -> float:
+    """Return how many times as long as alone a step takes when so many queue for one station.
+
+    Each needs it for a share `demand` of a step, at any moment of it (mean value analysis, Reiser and Lavenberg 1980).
+    """
+    waiting, step = 0.0, 1.0
+    for k in range(1, min(customers, MOST_QUEUED) + 1):
+        at_station = demand * (1 + waiting)
+        step = 1 - demand + at_station
+        waiting = k * at_station / step
+    return max(step, customers * demand)
+
+
+def demand_of(customers: int, factor: float) -> float:
+    """Return the demand with which so many customers take so many times as long as alone."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if queueing(customers, middle) < factor else (low, middle)
+    return low if factor > 1 else 0.0
+
+
+def _crowds(calibration: Calibration, task: str, engine: str) -> dict[int, list[RowTimes]]:
+    """Return the measured steps by the number of workers that shared the host; the fewest rows first."""
+    found = {1: calibration.tasks[task].points}
+    for each in sorted(calibration.crowd(engine, task), key=lambda each: each.rows):
+        found.setdefault(each.ranks, []).append(each.times)
+    return found
+
+
+def _factor(crowds: dict[int, list[RowTimes]], rows: float, sharing: int) -> float:
+    """Return how many times as long as alone; those that share never take less, but for noise."""
+    return max(1.0, _at_rows(crowds[sharing], rows).quiet_s / _at_rows(crowds[1], rows).quiet_s)
+
+
+def _at_rows(points: Sequence[RowTimes], rows: float) -> StepTimes:
+    """Interpolate between the measured points; beyond them, scale the nearest as a straight line through two says."""
+    if rows in [point.rows for point in points] or len(points) == 1:
+        return _samples(min(points, key=lambda point: abs(point.rows - rows)))
+    after = next((i for i, point in enumerate(points) if point.rows > rows), len(points))
+    i = min(max(after, 1), len(points) - 1)
+    low, high = points[i - 1], points[i]
+    share = (rows - low.rows) / (high.rows - low.rows)
+    if 0 <= share <= 1:
+        return _samples(low).mixed(_samples(high), share)
+    nearest = _samples(low if share < 0 else high)
+    a, b = (_parts(_samples(point)) for point in (low, high))
+    lines = [(1 - share) * undisturbed(x) + share * undisturbed(y) for x, y in zip(a, b, strict=True)]
+    parts = zip(_parts(nearest), lines, strict=True)
+    return StepTimes(*(part * max(0.0, line) / max(undisturbed(part), 1e-12) for part, line in parts))
+
+
+def _samples(point: RowTimes) -> StepTimes:
+    compute, serial = np.asarray(point.compute_ms) / 1e3, np.asarray(point.serial_ms) / 1e3
+    return StepTimes(np.sort(compute), np.sort(serial), np.sort(compute + serial))
+
+
+def _parts(times: StepTimes) -> tuple[Floats, Floats, Floats]:
+    return times.compute_s, times.serial_s, times.whole_s
+
+
+def _mix(a: Floats, b: Floats, share: float) -> Floats:
+    if share in (0.0, 1.0):
+        return b if share else a
+    num = max(len(a), len(b))
+    return (1 - share) * _quantiles(a, num) + share * _quantiles(b, num)
+
+
+def _quantiles(samples: Floats, num: int) -> Floats:
+    """Return as many quantiles, evenly spread; of as many samples, the samples."""
+    return np.quantile(samples, (np.arange(num) + 0.5) / num, method="hazen")

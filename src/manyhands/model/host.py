@@ -1,0 +1,123 @@
+"""What calls take between ranks of the host that was calibrated.
+
+Where a call was measured, it takes what was measured; in the middle of a step rather than by itself, if it was
+measured there too, since that is where the caches are as in a run. For other numbers of ranks the fitted formulas tell
+by how much it grows, so that what they miss, such as the time that Python takes, stays in.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import final
+
+import numpy as np
+
+from manyhands.model.fit_comm import cost_s
+from manyhands.model.links import Floats, Link
+from manyhands.model.undisturbed import undisturbed
+from manyhands.record.calibration import CallTimes, CommCosts
+
+LARGE = 2**16
+"""Bytes from which on a call's jitter is that of large ones: theirs is a smaller share of what they take."""
+BURST = 8
+"""Messages in a row that a `stream` has."""
+
+
+@final
+class HostCalls:
+    """Costs of one engine's calls while nothing disturbs them, on average, and how they vary."""
+
+    def __init__(self, costs: CommCosts, in_steps: Sequence[CallTimes] = ()) -> None:
+        self._costs = costs
+        self._in_steps = in_steps
+        again = {(point.call, point.ranks, point.num_bytes) for point in in_steps}
+        alone = [p for p in costs.points if (p.call, p.ranks, p.num_bytes) not in again]
+        self.link = Link(
+            costs.latency_us * 1e-6,
+            1e-9 / costs.gigabyte_per_s,
+            min(costs.overhead_us, costs.latency_us) * 1e-6,
+            costs.duplex == "full",
+        )
+        self.gamma_s_per_byte = 1e-9 / costs.reduce_gigabyte_per_s
+        self._curves: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(dict)
+        """By call and ranks: bytes and seconds."""
+        for point in sorted([*alone, *in_steps], key=lambda point: point.num_bytes):
+            curve = self._curves[point.call].setdefault(point.ranks, [])
+            curve.append((point.num_bytes, undisturbed(point.us) * 1e-6))
+
+    def quiet_s(self, call: str, p: int, num_bytes: float) -> float:
+        """Return what a call of p ranks takes: as measured, or scaled by the formulas from the nearest that were."""
+        if p == 1:
+            return 0.0
+        curves = self._curves.get(call)
+        if not curves:
+            return self._formula(call, p, num_bytes)
+        if p in curves:
+            return _on_curve(curves[p], num_bytes)
+        below, above = (
+            max((k for k in curves if k < p), default=None),
+            min((k for k in curves if k > p), default=None),
+        )
+        near = [k for k in (below, above) if k is not None]
+        scales = [self._scale(call, k, num_bytes) for k in near]
+        return self._formula(call, p, num_bytes) * float(np.interp(np.log(p), np.log(near), scales))
+
+    def mean_s(self, call: str, p: int, num_bytes: float) -> float:
+        """Return what it takes on average."""
+        return self.quiet_s(call, p, num_bytes) * float(np.mean(self.jitter(call, num_bytes)))
+
+    def jitter(self, call: str, num_bytes: float) -> Floats:
+        """Return how many times as long as undisturbed calls took, one by one.
+
+        Of the same call in the middle of steps, where it was measured there, else of all calls of about this size.
+        """
+        large = num_bytes >= LARGE
+        return self._jitter.get((call, large), self._jitter["", large])
+
+    def message_s(self, num_bytes: float) -> tuple[float, float]:
+        """Return a message's latency, and how long it keeps the ports of its sender and receiver busy."""
+        empty_s, whole_s = (self.quiet_s("send", 2, n) for n in (0, num_bytes))
+        overhead_s = min(self._costs.overhead_us * 1e-6, empty_s)
+        return empty_s - overhead_s, overhead_s + max(0.0, whole_s - empty_s)
+
+    def _formula(self, call: str, p: int, num_bytes: float) -> float:
+        return cost_s(self._costs.model, call, p, num_bytes, self.link, self.gamma_s_per_byte)
+
+    def _scale(self, call: str, p: int, num_bytes: float) -> float:
+        """Return how many times as long as by the formulas a call takes that was measured."""
+        formula_s = self._formula(call, p, num_bytes)
+        return _on_curve(self._curves[call][p], num_bytes) / formula_s if formula_s > 0 else 1.0
+
+    @cached_property
+    def _jitter(self) -> dict[tuple[str, bool], Floats]:
+        """By the call, or nothing for all calls, and whether they are large."""
+        pools: dict[tuple[str, bool], list[Floats]] = {("", False): [], ("", True): []}
+        for point in self._costs.points:
+            pools["", point.num_bytes >= LARGE].append(_factors(point))
+        for point in self._in_steps:
+            pools.setdefault((point.call, point.num_bytes >= LARGE), []).append(_factors(point))
+        return {key: np.concatenate(factors or [np.ones(1)]) for key, factors in pools.items()}
+
+
+def overhead_s(points: list[CallTimes]) -> float:
+    """Return for how long a small message keeps its ports busy: what each further one adds to a stream of them."""
+    smallest = {
+        call: min((p for p in points if p.call == call), key=lambda p: (p.num_bytes, p.ranks))
+        for call in ("send", "stream")
+    }
+    alone_s, burst_s = (undisturbed(smallest[call].us) * 1e-6 for call in ("send", "stream"))
+    return min(max(0.0, (burst_s - alone_s) / (BURST - 1)), alone_s)
+
+
+def _factors(point: CallTimes) -> Floats:
+    return np.asarray(point.us) / max(undisturbed(point.us), 1e-9)
+
+
+def _on_curve(curve: list[tuple[float, float]], num_bytes: float) -> float:
+    """Interpolate linearly in the bytes, and go on from the last two points with their slope."""
+    sizes, seconds = zip(*curve, strict=True)
+    if num_bytes <= sizes[-1] or len(curve) == 1:
+        return float(np.interp(num_bytes, sizes, seconds))
+    (n0, s0), (n1, s1) = list(pairwise(curve))[-1]
+    return s1 + max(0.0, (s1 - s0) / (n1 - n0)) * (num_bytes - n1)

@@ -1,0 +1,216 @@
+"""A machine to simulate on, made of what was measured here: how long ranks compute, and what their calls take."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+
+from manyhands.comm.sim import Machine
+from manyhands.errors import check
+from manyhands.model.cluster import Cluster, LinkSpec
+from manyhands.model.crowd import Estimate, StepTimes, contention, run_spread, step_times
+from manyhands.model.hierarchy import hierarchical_s
+from manyhands.model.host import HostCalls
+from manyhands.model.links import Floats
+from manyhands.model.slowest import Slowest
+from manyhands.record.calibration import Calibration, CommCosts
+
+STEPS = 64
+"""Steps that are drawn at once for all ranks."""
+COMPUTE, UPDATE, JITTER = range(3)
+"""What is drawn, each from random numbers of its own."""
+PASSES_TO_ADD = 3
+"""How often a server goes through a gradient that it adds to others: it takes it out of the message, keeps it, adds."""
+
+
+@final
+class CalibratedMachine(Machine):
+    """Draws what ranks take from measured distributions; the same seed gives the same draws.
+
+    Made by `machine_of`. A worker's `step_s` is its forward and backward pass alone, so that the exchange comes
+    between it and the optimiser's step: `update_s` is the rest of the step.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        host: HostCalls | None,
+        times: Sequence[StepTimes],
+        *,
+        num_workers: int,
+        num_servers: int,
+        server_adds_s: float,
+        gamma_s_per_byte: float,
+        contention: Estimate,
+        run_spread: float,
+        seed: int,
+    ) -> None:
+        self.cluster = cluster
+        """What is simulated; this host with as many cores as ranks, where no other was asked for."""
+        self.gamma_s_per_byte = gamma_s_per_byte
+        """γ of a core of the calibrated machine."""
+        self.contention = contention
+        """How many times as long a worker computes as alone, since others share its node."""
+        self.run_spread = run_spread
+        """By how much the mean step of one run differs from another's: standard deviation, as a share."""
+        kinds = {id(each): each for each in times}.values()  # of which there are few, whatever the number of workers
+        self.compute = Slowest.of(max(kinds, key=lambda each: each.quiet_s).whole_s)
+        """A worker's whole step without its exchange, contention included, on a core of the calibrated machine.
+
+        For the closed form, which counts in the cluster's core speed and slow nodes itself. Where workers differ in
+        rows, it is that of the most.
+        """
+        self._host, self._num_workers, self._num_servers = host, num_workers, num_servers
+        self._slowness = cluster.slowness(num_workers + num_servers)
+        self._server_adds_s = server_adds_s
+        servers = [times[-1]] * num_servers
+        self._compute = _Draws([each.compute_s for each in times], self._slowness[:num_workers], (seed, COMPUTE))
+        self._update = _Draws([each.serial_s for each in (*times, *servers)], self._slowness, (seed, UPDATE))
+        self._random = np.random.default_rng((seed, JITTER))
+        self._costs_s: dict[tuple[str, Sequence[int], float], float] = {}
+
+    def step_s(self, rank: int) -> float:
+        """Draw a worker's forward and backward pass, or a server's update of its slice and what it adds up for it."""
+        if rank < self._num_workers:
+            return self._compute.next(rank)
+        return self._update.next(rank) / self._num_servers + self._server_adds_s * float(self._slowness[rank])
+
+    def update_s(self, rank: int) -> float:
+        """Draw the rest of a worker's step: the optimiser's step and the loop around it."""
+        return self._update.next(rank)
+
+    def collective_s(self, call: str, ranks: Sequence[int], num_bytes: int) -> float:
+        """Return what a call takes; on this host, with its jitter."""
+        key = (call, ranks if isinstance(ranks, range) else tuple(ranks), num_bytes)
+        if key not in self._costs_s:
+            self._costs_s[key] = self._quiet_s(call, key[1], num_bytes)
+        return self._costs_s[key] * self._jitter(call, num_bytes)
+
+    def message_s(self, source: int, to: int, num_bytes: int) -> tuple[float, float]:
+        """Return a message's latency, and how long it keeps the ports busy."""
+        if self._host is not None:
+            jitter = self._jitter("send", num_bytes)
+            latency_s, busy_s = self._host.message_s(num_bytes)
+            return latency_s * jitter, busy_s * jitter
+        inside = self._node(source) == self._node(to)
+        link = (self.cluster.inside if inside else self.cluster.between).link()
+        busy_s = link.busy_s(float(num_bytes))
+        return link.message_s(float(num_bytes)) - busy_s, busy_s
+
+    def call_s(self, call: str, num_ranks: int, num_bytes: float) -> float:
+        """Return what a call of the first ranks takes on average, for the closed form."""
+        if self._host is not None:
+            return self._host.mean_s(call, num_ranks, num_bytes)
+        return self._quiet_s(call, range(num_ranks), num_bytes)
+
+    def _quiet_s(self, call: str, ranks: Sequence[int], num_bytes: float) -> float:
+        if self._host is not None:
+            return self._host.quiet_s(call, len(ranks), num_bytes)
+        of_node = Counter(self._node(rank) for rank in ranks)
+        inside, between = self.cluster.inside.link(), self.cluster.between.link()
+        gamma = self.gamma_s_per_byte / self.cluster.core_speed
+        size = max(of_node.values())
+        return float(hierarchical_s(call, len(of_node), size, num_bytes, inside, between, gamma))
+
+    def _jitter(self, call: str, num_bytes: int) -> float:
+        if self._host is None:
+            return 1.0
+        factors = self._host.jitter(call, num_bytes)
+        return float(factors[self._random.integers(len(factors))])
+
+    def _node(self, rank: int) -> int:
+        return rank // self.cluster.node_size
+
+
+@final
+class _Draws:
+    """Draws for every rank, a block of steps at once; a rank's are the same in whatever order the ranks ask."""
+
+    def __init__(self, samples_s: Sequence[Floats], factors: Floats, seed: tuple[int, int]) -> None:
+        kinds = {id(samples): samples for samples in samples_s}
+        self._kinds = [
+            (Slowest.of(samples), np.array([id(each) == key for each in samples_s])) for key, samples in kinds.items()
+        ]
+        self._factors, self._seed = factors, seed
+        self._made = [0] * len(samples_s)
+        self._blocks: dict[int, list[list[float]]] = {}
+        self._ranks_in: Counter[int] = Counter()
+
+    def next(self, rank: int) -> float:
+        """Return this rank's next."""
+        block, place = divmod(self._made[rank], STEPS)
+        self._made[rank] += 1
+        if block not in self._blocks:
+            self._blocks[block] = self._draw(block)
+        value = self._blocks[block][rank][place]
+        if place == STEPS - 1:
+            self._ranks_in[block] += 1
+            if self._ranks_in[block] == len(self._made):
+                del self._blocks[block]  # no rank asks for it again
+        return value
+
+    def _draw(self, block: int) -> list[list[float]]:
+        levels = np.random.default_rng((*self._seed, block)).random((len(self._made), STEPS))
+        drawn = np.empty_like(levels)
+        for slowest, mask in self._kinds:
+            drawn[mask] = slowest.quantile_s(levels[mask])
+        found: list[list[float]] = (drawn * self._factors[:, None]).tolist()
+        return found
+
+
+def machine_of(
+    calibration: Calibration,
+    task: str,
+    *,
+    engine: str,
+    cluster: Cluster | None = None,
+    workers: int,
+    rows_per_worker: float | Sequence[float],
+    servers: int = 0,
+    pushes: int = 1,
+    seed: int = 0,
+) -> CalibratedMachine:
+    """Make the machine for a run of so many workers, and servers after them; without a cluster it is this host.
+
+    Rows may be given for each worker. `pushes` is how many gradients a server adds up for one update: all workers'
+    where they go in lockstep.
+    """
+    check(task in calibration.tasks, f"task '{task}' is not calibrated; run 'manyhands calibrate {task}'")
+    again = f"manyhands calibrate {task} --engines {engine}"
+    check(engine in calibration.comms, f"engine {engine} is not calibrated; run '{again}'")
+    comm = calibration.comms[engine]
+    in_steps = [call for each in calibration.crowd(engine, task) for call in each.exchanges]
+    host = HostCalls(comm, in_steps)
+    place = cluster or this_host(comm, workers + servers)
+    place.check_room(workers + servers)
+    rows = [float(rows_per_worker)] * workers if isinstance(rows_per_worker, int | float) else list(rows_per_worker)
+    assert len(rows) == workers
+    sharing = Counter(rank // place.node_size for rank in range(workers))
+    kinds = [(own, sharing[rank // place.node_size]) for rank, own in enumerate(rows)]
+    times = {kind: step_times(calibration, task, engine, *kind) for kind in set(kinds)}
+    most = max(kinds)
+    slice_bytes = calibration.tasks[task].weight_bytes / max(1, servers)
+    return CalibratedMachine(
+        place,
+        host if cluster is None else None,
+        [times[kind] for kind in kinds],
+        num_workers=workers,
+        num_servers=servers,
+        server_adds_s=pushes * (PASSES_TO_ADD if pushes > 1 else 1) * slice_bytes * host.gamma_s_per_byte,
+        gamma_s_per_byte=host.gamma_s_per_byte,
+        contention=contention(calibration, task, engine, *most),
+        run_spread=run_spread(calibration, task, engine, most[1]),
+        seed=seed,
+    )
+
+
+def this_host(comm: CommCosts, cores: int) -> Cluster:
+    """Describe the calibrated machine as one node with so many cores."""
+    link = LinkSpec(
+        latency_us=comm.latency_us,
+        gigabit_per_s=8 * comm.gigabyte_per_s,
+        overhead_us=min(comm.overhead_us, comm.latency_us),
+        duplex=comm.duplex,
+    )
+    return Cluster(nodes=1, cores=cores, inside=link, between=link)

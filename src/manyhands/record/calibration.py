@@ -1,0 +1,193 @@
+"""What a machine takes for steps and exchanges, as `manyhands calibrate` measured it. Needs neither torch nor MPI."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from manyhands.errors import UserError, check
+
+DECIDE_TIMES = ("python", "torch", "numpy", "mpi4py", "mpich")
+"""Packages whose other version may make other times."""
+
+
+class RowTimes(BaseModel):
+    """Steps of one worker with so many rows, in the order in which they were made."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    rows: int = Field(ge=1)
+    compute_ms: list[float] = Field(min_length=1)
+    """Forward and backward of each step."""
+    serial_ms: list[float] = Field(min_length=1)
+    """The optimiser's step and the loop around it, of the same steps."""
+    block: int = Field(default=1, ge=1)
+    """Steps that followed each other; between two such blocks other things were measured."""
+    disturbed_pct: float = 0.0
+    """Of the steps, those in which another program took the core, as far as the system tells."""
+
+
+class TaskCosts(BaseModel):
+    """What a step of a task takes one worker alone, with one thread in its matrix products."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    task: str
+    parameters: int
+    weight_bytes: int
+    """Of all parameters, which is what is exchanged."""
+    dtype: str
+    samples: int
+    """Training samples."""
+    batch_size: int
+    """The task's own global batch."""
+    made: str
+    """When it was measured."""
+    points: list[RowTimes] = Field(min_length=1)
+    """The fewest rows first."""
+
+
+class CallTimes(BaseModel):
+    """One call of a comm, with one number of ranks and bytes, made again and again."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    call: str
+    """As the comm names it, such as all-reduce; `send` is half of a ping-pong, `stream` a burst of messages one way."""
+    ranks: int = Field(ge=2)
+    num_bytes: int = Field(ge=0)
+    """Of the tensor that was passed to the call."""
+    us: list[float] = Field(min_length=1)
+    """Microseconds from when the last rank began the call until the last was done, each time."""
+
+
+class CommCosts(BaseModel):
+    """What calls take between ranks of this host, and what α, β and γ fit them best."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    engine: str
+    made: str
+    ranks: int = Field(ge=2)
+    """The most that were measured."""
+    model: Literal["messages", "slices"]
+    """Whose formulas were fitted: ranks that send messages, or threads that each work on a slice in shared memory."""
+    latency_us: float = Field(ge=0)
+    """α: of an empty message; with slices, of one more thread at a barrier."""
+    gigabyte_per_s: float = Field(gt=0)
+    """1/β: of a large message; with slices, of a copy."""
+    reduce_gigabyte_per_s: float = Field(gt=0)
+    """1/γ: of adding one tensor to another."""
+    overhead_us: float = Field(ge=0)
+    """Of α, for how long a message keeps its ports from the next."""
+    duplex: Literal["full", "half"]
+    """Whether messages in both directions at once take no longer than one; whichever fits better."""
+    error_pct: float
+    """By how much the fit is off, in the median over the points; predictions for this host are scaled to the points."""
+    points: list[CallTimes] = Field(min_length=1)
+
+
+class Contention(BaseModel):
+    """Steps of several workers that share this host and compute at the same time."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    engine: str
+    task: str
+    ranks: int = Field(ge=2)
+    rows: int = Field(ge=1)
+    """Of each worker."""
+    compute_factor: float
+    """How many times as long the forward and backward pass takes as alone."""
+    serial_factor: float
+    """Likewise the rest of a step."""
+    times: RowTimes
+    """The steps of all these workers."""
+    exchanges: list[CallTimes] = []
+    """Calls with the task's gradients or weights in the middle of such steps, where caches are as in a run; of one
+    number of rows only."""
+
+
+class Calibration(BaseModel):
+    """All that was measured on one machine."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    machine: str
+    """Host, processor and cores."""
+    made: str
+    """When the newest part was measured."""
+    hardware: dict[str, Any]
+    versions: dict[str, str]
+    tasks: dict[str, TaskCosts] = {}
+    """By the task's name; that of an own task is its file's whole path."""
+    comms: dict[str, CommCosts] = {}
+    """By the engine's name."""
+    contention: list[Contention] = []
+
+    def crowd(self, engine: str, task: str) -> list[Contention]:
+        """Return what was measured of a task's workers sharing the host."""
+        return [each for each in self.contention if (each.engine, each.task) == (engine, task)]
+
+    def joined(self, newer: "Calibration") -> "Calibration":
+        """Return this one with what a newer one has measured, which replaces what it measured again."""
+        again = {(each.engine, each.task) for each in newer.contention}
+        kept = [each for each in self.contention if (each.engine, each.task) not in again]
+        return newer.model_copy(
+            update={
+                "tasks": {**self.tasks, **newer.tasks},
+                "comms": {**self.comms, **newer.comms},
+                "contention": [*kept, *newer.contention],
+            }
+        )
+
+
+def machine_name(hardware: dict[str, Any]) -> str:
+    """Name a machine by its host, processor and cores."""
+    return f"{hardware['host']}, {hardware['cpu']}, {hardware['cores']} cores"
+
+
+def read_calibration(path: Path, task: str, engine: str = "", *, named: bool = False) -> Calibration:
+    """Read a machine's calibration, which must have this task and engine; if not, say what to type.
+
+    `named` tells that the user named the file, and must do so again.
+    """
+    found = open_calibration(path)
+    typed = f"manyhands calibrate {task}{f' --calibration {path}' if named else ''}"
+    if found is None:
+        raise UserError(f"this machine is not calibrated: there is no '{path}'; run '{typed}', which takes a minute")
+    check(task in found.tasks, f"task '{task}' is not calibrated in '{path}'; run '{typed}', which takes a minute")
+    if engine:
+        measured = engine in found.comms and bool(found.crowd(engine, task))
+        again = f"{typed} --engines {engine}"
+        check(measured, f"engine {engine} is not calibrated with task '{task}' in '{path}'; run '{again}'")
+    return found
+
+
+def open_calibration(path: Path) -> Calibration | None:
+    """Read a calibration, or return None where there is no file; a damaged one is an error in one sentence."""
+    try:
+        return Calibration.model_validate_json(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (ValidationError, UnicodeDecodeError):
+        raise UserError(f"'{path}' is no calibration, or a damaged one; remove it and calibrate again") from None
+    except OSError as error:
+        raise UserError(f"the calibration '{path}' cannot be read: {error.strerror}") from None
+
+
+def differences(calibration: Calibration, hardware: dict[str, Any], versions: dict[str, str]) -> list[str]:
+    """Say in a sentence each how this machine and its software differ from what was calibrated."""
+    said = []
+    here = machine_name(hardware)
+    if here != calibration.machine:
+        said.append(f"the calibration is of another machine: it is of {calibration.machine}, this is {here}")
+    before = calibration.versions
+    changed = [
+        f"{name} {before.get(name) or 'none'} then, {versions.get(name) or 'none'} now"
+        for name in DECIDE_TIMES
+        if before.get(name) != versions.get(name)
+    ]
+    if changed:
+        said.append(f"the calibration was made with other versions: {'; '.join(changed)}")
+    return said

@@ -1,0 +1,200 @@
+"""What a simulation predicts, and how predictions compare with runs. Needs neither torch nor MPI."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from manyhands.errors import UserError
+
+Method = Literal["events", "closed form"]
+"""How a row was predicted: by running the strategy's own code on virtual ranks, or by a formula."""
+
+
+class Estimate(BaseModel):
+    """A value, and the bounds between which it lies with a probability of 90 %."""
+
+    value: float
+    low: float
+    high: float
+
+    def holds(self, measured: float) -> bool:
+        """Tell whether a measured value lies between the bounds."""
+        return self.low <= measured <= self.high
+
+
+class SimulationRow(BaseModel):
+    """One strategy on so many nodes. The milliseconds are of a step, on average over the workers."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    nodes: int
+    workers: int
+    servers: int = 0
+    sync: str
+    batch_size: int
+    """The global batch."""
+    method: Method
+    step_ms: Estimate
+    compute_ms: float
+    """Forward and backward."""
+    serial_ms: float
+    """What every worker repeats: the optimiser's step, the loop, and what the strategy does with the weights."""
+    comm_ms: float
+    wait_ms: float
+    epoch_s: Estimate
+    """With failures, where the cluster has some."""
+    speed_up: Estimate
+    """Samples per second, against one worker alone with the batch of one."""
+    efficiency: Estimate
+    cost: Estimate | None = None
+    """Of an epoch, where the cluster has a price."""
+    failures: float = 0.0
+    """Expected in an epoch."""
+
+
+class SimulationRecord(BaseModel):
+    """One simulation's result."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    id: str
+    status: Literal["complete", "interrupted"] = "complete"
+    task: str
+    command: str
+    """What to type to do it again."""
+    made: str
+    """When it was predicted."""
+    wall_s: float
+    engine: str
+    """Whose calls were calibrated."""
+    cluster: str
+    """A ready one's name, a file, or `this host`."""
+    seed: int
+    steps: int
+    """Steps of each row that were simulated, where it was by events."""
+    parameters: int
+    weight_bytes: int
+    samples: int
+    currency: str = ""
+    alone_ms: Estimate
+    """Step of one worker alone, with the batch of one."""
+    alone_batch: int
+    rows: list[SimulationRow]
+    machine: str
+    """The machine that was calibrated."""
+    calibrated: str
+    """When it was calibrated."""
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class SimulationDir:
+    """The folder of one simulation."""
+
+    path: Path
+
+    @property
+    def record(self) -> Path:
+        """The result."""
+        return self.path / "simulation.json"
+
+    def read(self) -> SimulationRecord:
+        """Return the record."""
+        try:
+            return SimulationRecord.model_validate_json(self.record.read_text())
+        except FileNotFoundError:
+            raise UserError(f"there is no simulation's record in '{self.path}'") from None
+        except (OSError, ValidationError):
+            raise UserError(f"'{self.record}' is damaged: it is no simulation's record") from None
+
+
+class CodecTimes(BaseModel):
+    """What a codec takes for the gradients of one network, with one thread."""
+
+    code_bytes: int
+    encode_s: float
+    decode_s: float
+
+
+class Parts(BaseModel):
+    """What was measured of parts of a step, beside a calibration."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    made: str
+    """When the calibration was made to which it belongs."""
+    ready: dict[str, list[tuple[float, int, int]]] = {}
+    """By task and rows: from which share of a pass on which span of the gradients is final."""
+    codecs: dict[str, CodecTimes] = {}
+    """By task and codec."""
+
+
+class Validation(BaseModel):
+    """One prediction, and what was measured afterwards."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    id: str
+    """Of the validation that it is part of, whose folder keeps the prediction and the runs."""
+    task: str
+    engine: str
+    workers: int
+    servers: int = 0
+    sync: str
+    batch_size: int
+    predicted: str
+    """When the prediction was written down, which was before the first run."""
+    measured: str
+    """When the last run had ended."""
+    method: Method
+    predicted_ms: Estimate
+    """Step time."""
+    measured_ms: list[float]
+    """Of each run that went well, its step time once it had warmed up."""
+    median_ms: float
+    error_pct: float
+    """By how much the prediction is above the median of the runs; below 0 where it is less."""
+    noise_pct: float
+    """Half the distance between the runs' quartiles, over their median."""
+    held: bool
+    """Whether the median lies within the prediction's interval."""
+    oversubscribed: bool
+    """More ranks than cores: such times say little."""
+    steps: int
+    failed: list[str] = []
+    """Why runs failed, where some did."""
+    machine: str
+    calibrated: str
+    versions: dict[str, str]
+
+
+class ValidationRecord(BaseModel):
+    """One validation: every configuration predicted, then measured."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    id: str
+    status: Literal["complete", "interrupted"] = "complete"
+    task: str
+    command: str
+    rows: list[Validation]
+    failed: dict[str, str] = {}
+    """Configurations of which no run went well, and why."""
+    median_error_pct: float | None = None
+    """Of the rows whose ranks had a core each."""
+    held: int = 0
+    of: int = 0
+    """How many of these rows lie within their intervals, of how many."""
+
+
+def read_validations(path: Path) -> list[Validation]:
+    """Return all that was validated so far; a last line that was cut off is left out."""
+    if not path.is_file():
+        return []
+    whole, _, _ = path.read_text().rpartition("\n")
+    try:
+        return [Validation.model_validate_json(line) for line in whole.splitlines()]
+    except ValidationError:
+        raise UserError(f"'{path}' is damaged: its lines are not validations") from None

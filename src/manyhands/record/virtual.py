@@ -1,0 +1,109 @@
+"""What training on n virtual nodes gave: loss and accuracy against virtual time; and the gradient noise of a task."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from manyhands.config import RunConfig
+
+Method = Literal["one-worker", "stacked", "one-by-one"]
+
+
+class VirtualPoint(BaseModel):
+    """The run at one evaluation."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    step: int
+    epoch: float
+    time_s: float
+    """Virtual seconds since the first step began: when the last of the workers had made this step."""
+    loss: float
+    """Mean training loss since the evaluation before."""
+    accuracy: float
+    """Share of the test samples that the run's weights get right, if it ended here."""
+
+
+class VirtualRecord(BaseModel):
+    """One run on n nodes that are not there."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    task: str
+    sync: str
+    nodes: int
+    method: Method
+    """How it was computed: one worker on the global batches, whose answer is that of n; all n replicas, batched; or
+    all n, one after the other."""
+    batch_size: int
+    steps: int
+    epochs: float
+    seed: int
+    parameters: int
+    samples: int
+    step_loss: list[float]
+    """Training loss of each step, over the whole global batch."""
+    step_end_s: list[float]
+    """Virtual seconds after which the last of the workers had made each step."""
+    points: list[VirtualPoint]
+    """The run at each evaluation; the last is its end."""
+    test_loss: float
+    test_accuracy: float
+    time_s: float
+    """Virtual seconds of the whole training; evaluations take none."""
+    staleness: dict[str, float] = {}
+    """Of an asynchronous run: how many updates old the weights were for which gradients were computed."""
+    wall_s: float
+    """Real seconds that it took here."""
+    weights_sha256: str
+    hardware: dict[str, Any]
+    versions: dict[str, str]
+    config: RunConfig
+
+    def first_with(self, accuracy: float) -> VirtualPoint | None:
+        """Return the first evaluation that shows at least this accuracy, or None where none does."""
+        return next((point for point in self.points if point.accuracy >= accuracy), None)
+
+    def time_to(self, accuracy: float) -> float | None:
+        """Return the virtual seconds to the first evaluation with at least this accuracy."""
+        found = self.first_with(accuracy)
+        return None if found is None else found.time_s
+
+
+class NoisePoint(BaseModel):
+    """The noise of the gradient at one moment of training."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    step: int
+    epoch: float
+    loss: float
+    """Mean loss of the samples that were looked at."""
+    gradient_square: float
+    """|G|², unbiased: it may come out below 0 where G is small and the samples are few."""
+    variance: float
+    """tr(Σ), the variance of one sample's gradient, summed over the weights; unbiased."""
+    scale: float | None
+    """tr(Σ) / |G|², in samples; None where |G|² did not come out above 0."""
+    low: float
+    """Lower end of a 90 % interval."""
+    high: float | None
+    """Its upper end; None where the samples do not tell |G|² from 0."""
+
+
+class NoiseRecord(BaseModel):
+    """The gradient noise of a task at a few points of its training."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    task: str
+    batch_size: int
+    """Of the training itself."""
+    small_rows: int
+    """Samples of the smaller of the two batches that are compared."""
+    large_rows: int
+    """Samples of the larger: all that were looked at in one point."""
+    points: list[NoisePoint]
+    seed: int
+    wall_s: float
+    config: RunConfig

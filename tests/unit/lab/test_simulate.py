@@ -1,0 +1,258 @@
+"""From a request to a record of predictions."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up_machine import BATCH, ETHERNET, SAMPLES, calibration, constant, network, varying
+
+from manyhands.errors import UserError
+from manyhands.lab import simulate as module
+from manyhands.lab.sim_asked import read_counts, read_syncs
+from manyhands.lab.sim_rows import failures_in
+from manyhands.lab.sim_spread import resampled
+from manyhands.model.crowd import step_times
+from manyhands.record.simulation import SimulationDir, SimulationRecord, SimulationRow
+
+Predict = Callable[..., SimulationRecord]
+
+
+@pytest.fixture
+def predict(monkeypatch: pytest.MonkeyPatch) -> Predict:
+    """Simulate a made-up task on a made-up machine."""
+    monkeypatch.setattr(module, "Network", lambda name, made, kept: network(name))
+
+    def run(nodes: Any = (1, 2, 4), **options: Any) -> SimulationRecord:
+        given = {"cluster": ETHERNET, "calibration": calibration(varying), "steps": 40, **options}
+        return module.simulate("mlp", None if "workers" in options else nodes, **given)
+
+    return run
+
+
+def row(record: SimulationRecord, nodes: int, sync: str = "allreduce") -> SimulationRow:
+    (found,) = [each for each in record.rows if (each.nodes, each.sync) == (nodes, sync)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("4", [4]),
+        ("4,1, 2,2", [1, 2, 4]),
+        ("1,2,4,...,1024", [2**k for k in range(11)]),
+        ("1,2,4,…,100", [1, 2, 4, 8, 16, 32, 64, 100]),
+        ("1,2,...,5", [1, 2, 3, 4, 5]),
+        ("10,20,30,..,55", [10, 20, 30, 40, 50, 55]),
+        ([3, 1], [1, 3]),
+    ],
+)
+def test_counts(text: Any, expected: list[int]) -> None:
+    assert read_counts(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("0", "nodes must be from 1 to 1,000,000, got 0"),
+        ("-2", "got -2"),
+        ("two", "whole numbers, such as 1,2,4"),
+        ("1.5", "got '1.5'"),
+        ("", "at least one number"),
+        ("1,...,8", "dots in nodes stand between"),
+        ("1,2,...", "dots in nodes stand between"),
+        ("2,1,...,8", "numbers that grow"),
+        ("1,2,...,999999999", "got 999999999"),
+        ("1,2,...,300000", "at most 200,000"),
+    ],
+)
+def test_bad_counts(text: str, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        read_counts(text)
+
+
+def test_strategies_are_cut_at_their_commas() -> None:
+    text = "allreduce, compressed:codec=topk,ratio=0.01,local-sgd:period=8,allreduce"
+    assert read_syncs(text) == ["allreduce", "compressed:codec=topk,ratio=0.01", "local-sgd:period=8"]
+
+
+def test_one_worker_is_as_fast_as_one_worker(predict: Predict) -> None:
+    found = predict([1], calibration=calibration(constant))
+    assert row(found, 1).speed_up.value == pytest.approx(1)
+    assert row(found, 1).step_ms.value == pytest.approx(found.alone_ms.value) == pytest.approx(7.65)
+    assert found.alone_batch == BATCH
+
+
+def test_figures_follow_from_the_step(predict: Predict) -> None:
+    found = predict(calibration=calibration(constant))
+    for each in found.rows:
+        step_s = each.step_ms.value / 1e3
+        assert each.epoch_s.value == pytest.approx(math.ceil(SAMPLES / BATCH) * step_s)
+        assert each.speed_up.value == pytest.approx(7.65e-3 / step_s)
+        assert each.efficiency.value == pytest.approx(each.speed_up.value / each.nodes)
+        assert each.cost is not None
+        assert each.cost.value == pytest.approx(each.nodes * 3.6 * each.epoch_s.value / 3600)
+        parts = each.compute_ms + each.serial_ms + each.comm_ms + each.wait_ms
+        assert parts == pytest.approx(each.step_ms.value)
+        assert each.method == "events"
+
+
+def test_a_batch_per_worker_grows_with_them(predict: Predict) -> None:
+    found = predict([1, 4, 16], batch_per_worker=32, calibration=calibration(constant))
+    assert [each.batch_size for each in found.rows] == [32, 128, 512]
+    gains = [each.speed_up.value for each in found.rows]
+    assert gains == sorted(gains)
+    assert gains[0] == pytest.approx(1)
+    assert all(gain <= each.workers for gain, each in zip(gains, found.rows, strict=True))
+    assert [each.compute_ms for each in found.rows] == pytest.approx([4.2] * 3)
+
+
+def test_the_same_seed_gives_the_same(predict: Predict) -> None:
+    first, again, other = predict(seed=3), predict(seed=3), predict(seed=4)
+    assert first.rows == again.rows
+    assert first.rows != other.rows
+
+
+def test_intervals_hold_the_value_and_are_as_wide_as_the_runs_differ(predict: Predict) -> None:
+    steady, shaky = predict(calibration=calibration(constant)), predict()
+    for each in (*steady.rows, *shaky.rows):
+        for value in (each.step_ms, each.epoch_s, each.speed_up, each.efficiency, each.cost):
+            assert value is not None
+            assert value.low <= value.value <= value.high
+    assert steady.rows[-1].step_ms.low == pytest.approx(steady.rows[-1].step_ms.high)
+    assert shaky.rows[-1].step_ms.high > 1.01 * shaky.rows[-1].step_ms.low
+
+
+def test_what_the_formulas_miss_widens_the_interval(predict: Predict) -> None:
+    narrow, wide = (predict([8], calibration=calibration(constant, error_pct=error)) for error in (0.0, 20.0))
+    (a,), (b,) = narrow.rows, wide.rows
+    assert a.step_ms.value == b.step_ms.value
+    assert b.step_ms.high - b.step_ms.value == pytest.approx(1.833 * 0.2 / 0.6745 * b.comm_ms, rel=0.01)
+
+
+def test_a_node_may_have_several_workers(predict: Predict) -> None:
+    cluster = ETHERNET.model_copy(update={"cores": 4})
+    by_nodes, by_workers = predict([2], cluster=cluster), predict(workers=[2, 8], cluster=cluster)
+    assert (by_nodes.rows[0].nodes, by_nodes.rows[0].workers) == (2, 8)
+    assert [each.workers for each in by_workers.rows] == [2, 8]
+    assert by_workers.rows[1].step_ms == by_nodes.rows[0].step_ms
+    assert by_workers.rows[0].cost.value < by_workers.rows[1].cost.value  # type: ignore[union-attr]
+
+
+def test_beyond_what_events_can_do_there_is_the_closed_form(predict: Predict) -> None:
+    found = predict([1024, 1025, 65_536], steps=10, batch_per_worker=8)
+    assert [each.method for each in found.rows] == ["events", "closed form", "closed form"]
+    assert found.rows[1].step_ms.value == pytest.approx(found.rows[0].step_ms.value, rel=0.1)
+    assert predict([2], method="formula").rows[0].method == "closed form"
+
+
+def test_very_many_rows_are_worked_out_by_closed_form(predict: Predict) -> None:
+    found = predict("1,2,...,3000", batch_per_worker=8)
+    assert len(found.rows) == 3000
+    assert {each.method for each in found.rows} == {"closed form"}
+    gains = [each.speed_up.value for each in found.rows]
+    assert gains[2999] > gains[999] > gains[99] > gains[9]
+
+
+def test_failures_cost_time(predict: Predict) -> None:
+    shaky = ETHERNET.model_copy(update={"mtbf_hours": 0.01, "restart_s": 2.0})
+    sound, failing = predict(), predict(cluster=shaky)
+    for a, b in zip(sound.rows, failing.rows, strict=True):
+        assert b.failures == pytest.approx(b.nodes * a.epoch_s.value / 36)
+        assert b.epoch_s.value == pytest.approx(a.epoch_s.value * math.exp(b.nodes * 2 / 36))
+        assert a.step_ms == b.step_ms
+
+
+def test_failures_match_a_simulation_of_them() -> None:
+    import random
+
+    cluster = ETHERNET.model_copy(update={"mtbf_hours": 1 / 360, "restart_s": 3.0})  # one in ten seconds
+    draw = random.Random(0)
+
+    def once(work_s: float) -> float:
+        now = 0.0
+        while (fails := draw.expovariate(0.1)) < work_s:
+            work_s -= fails
+            now += fails
+            while (again := draw.expovariate(0.1)) < 3.0:
+                now += again
+            now += 3.0
+        return now + work_s
+
+    mean = sum(once(20.0) for _ in range(4000)) / 4000
+    assert 20 * failures_in(20.0, 1, cluster).factor == pytest.approx(mean, rel=0.03)
+
+
+def test_slow_nodes_are_waited_for_and_compared_with_a_sound_one(predict: Predict) -> None:
+    slow = ETHERNET.model_copy(update={"slow": ({"node": 0, "factor": 2.0},)})
+    slow = type(ETHERNET).model_validate(slow.model_dump(), strict=False)
+    sound, held_up = predict(calibration=calibration(constant)), predict(calibration=calibration(constant), cluster=slow)
+    assert held_up.alone_ms == sound.alone_ms
+    assert row(held_up, 1).speed_up.value == pytest.approx(0.5)
+    assert row(held_up, 4).step_ms.value == pytest.approx(row(sound, 4).step_ms.value + 2.6 + 0.25, abs=0.01)
+
+
+def test_without_a_cluster_it_is_this_host(predict: Predict) -> None:
+    found = predict(workers=[1, 2], cluster=None, calibration=calibration(constant, factor=1.5), batch_per_worker=64)
+    assert found.cluster == "this host"
+    assert found.rows[1].compute_ms == pytest.approx(1.5 * 7.4)
+    assert found.rows[1].cost is None
+    assert found.rows[1].comm_ms == pytest.approx(5e-3 + 4 * 235_146 / 1e7, rel=0.01)
+
+
+def test_the_record_is_kept(predict: Predict, tmp_path: Path) -> None:
+    found = predict(out=tmp_path)
+    assert SimulationDir(tmp_path / found.id).read() == found
+
+
+def test_ctrl_c_keeps_what_was_predicted(predict: Predict, tmp_path: Path) -> None:
+    def stop(pulse: module.SimulationPulse) -> None:
+        if pulse.nodes == 4:
+            raise KeyboardInterrupt
+
+    found = predict(out=tmp_path, observe=stop)
+    assert found.status == "interrupted"
+    assert [each.nodes for each in found.rows] == [1, 2]
+    assert SimulationDir(tmp_path / found.id).read().status == "interrupted"
+
+
+def test_resampling_keeps_blocks_and_pairs_together() -> None:
+    known = calibration(varying)
+    drawn = resampled(known, "mlp", "mpi", 0)
+    (point, *_), (before, *_) = drawn.tasks["mlp"].points, known.tasks["mlp"].points
+    blocks = {tuple(before.compute_ms[i : i + 10]) for i in range(0, len(before.compute_ms), 10)}
+    found = {tuple(point.compute_ms[i : i + 10]) for i in range(0, len(point.compute_ms), 10)}
+    assert found < blocks
+    means = [step_times(each, "mlp", "mpi", 64, 1).whole_s.mean() for each in (known, drawn)]
+    assert means[1] == pytest.approx(means[0], rel=0.02)
+    assert means[1] != means[0]
+    assert resampled(known, "mlp", "mpi", 0) == drawn
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"cluster": "ethernet-2g"}, "there is no cluster 'ethernet-2g'; did you mean 'ethernet-10g'|ethernet-1g"),
+        ({"syncs": "alreduce"}, "did you mean 'allreduce'"),
+        ({"syncs": ""}, "syncs must name at least one"),
+        ({"syncs": "async-server:replay=x"}, "cannot replay"),
+        ({"engine": "mpii"}, "did you mean 'mpi'"),
+        ({"method": "magic"}, "there is no method 'magic'"),
+        ({"steps": -1}, "steps must be at least 1"),
+        ({"batch_size": "0"}, "batch-size must be a whole number or 'full'"),
+        ({"batch_size": "8", "batch_per_worker": 8}, "not both"),
+        ({"batch_per_worker": 0}, "batch-per-worker must be at least 1, got 0"),
+        ({"nodes": None}, "--nodes 1,2,4 or --workers"),
+        ({"nodes": [1_000_000]}, "1000000 ranks are more than the cluster has room for"),
+        ({"nodes": [100_000], "syncs": "parameter-server"}, "100001 ranks are more"),
+    ],
+)
+def test_bad_requests(predict: Predict, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        predict(**options)
+
+
+def test_an_uncalibrated_machine(predict: Predict, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not calibrated.*manyhands calibrate mlp"):
+        predict(calibration=tmp_path / "none.json")

@@ -1,0 +1,127 @@
+"""How long a step takes for any rows, and for any number of workers that share the host."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up_calibration import ROWS, affine, calibration, row_times, varying
+
+from manyhands.model.crowd import contention, demand_of, queueing, run_spread, step_times
+from manyhands.record.calibration import RowTimes
+
+
+@pytest.mark.parametrize("sharing", [1, 2])
+@pytest.mark.parametrize("rows", ROWS)
+def test_measured_points_are_met_exactly(rows: int, sharing: int) -> None:
+    factor = 1.0 if sharing == 1 else 1.3
+    times = step_times(calibration(varying, factor=1.3), "mlp", "mpi", rows, sharing)
+    measured = row_times(rows, varying, factor=factor)
+    assert times.compute_s == pytest.approx(np.sort(measured.compute_ms) / 1e3)
+    assert times.serial_s == pytest.approx(np.sort(measured.serial_ms) / 1e3)
+    whole = np.sort(np.add(measured.compute_ms, measured.serial_ms))
+    assert times.whole_s == pytest.approx(whole / 1e3)
+
+
+@given(st.floats(0, 500))
+def test_a_constant_and_so_much_a_row_is_found_for_any_rows(rows: float) -> None:
+    """Between the points, below and beyond them."""
+    times = step_times(calibration(), "mlp", "mpi", rows, 1)
+    assert times.compute_s == pytest.approx(np.full(40, 1e-3 * affine(rows)[0]))
+    assert times.serial_s == pytest.approx(np.full(40, 0.25e-3))
+
+
+@given(st.floats(1, 32), st.floats(1, 32), st.integers(1, 20))
+def test_more_rows_never_take_less(a: float, b: float, sharing: int) -> None:
+    fewer, more = (step_times(calibration(varying, factor=1.2), "mlp", "mpi", rows, sharing) for rows in sorted((a, b)))
+    assert (np.diff(fewer.compute_s) >= 0).all()
+    assert (fewer.compute_s <= more.compute_s + 1e-12).all()
+    assert (fewer.whole_s <= more.whole_s + 1e-12).all()
+
+
+def test_every_quantile_is_interpolated() -> None:
+    times = step_times(calibration(varying), "mlp", "mpi", 5, 1)
+    expected = np.asarray(varying(5)) / 1e3
+    assert times.compute_s == pytest.approx(np.sort(expected))
+
+
+def test_points_of_different_lengths_are_mixed() -> None:
+    known = calibration(varying)
+    costs = known.tasks["mlp"]
+    short = costs.points[2].model_copy(update={"compute_ms": varying(8)[::8], "serial_ms": [0.25] * 51})
+    known.tasks["mlp"] = costs.model_copy(update={"points": [*costs.points[:2], short, costs.points[3]]})
+    times = step_times(known, "mlp", "mpi", 20, 1)
+    assert len(times.compute_s) == 401
+    assert times.compute_s.mean() == pytest.approx(1e-3 * np.mean(varying(20)), rel=1e-3)
+
+
+def test_measured_contention_is_a_figure_without_doubt() -> None:
+    assert contention(calibration(factor=1.3), "mlp", "mpi", 8, 1) == pytest.approx((1, 1, 1))
+    assert contention(calibration(factor=1.3), "mlp", "mpi", 8, 2) == pytest.approx((1.3, 1.3, 1.3))
+
+
+@pytest.mark.parametrize("sharing", [3, 4, 16, 10_000])
+def test_beyond_what_was_measured_it_has_bounds(sharing: int) -> None:
+    known = calibration(varying, factor=1.1)
+    low, value, high = contention(known, "mlp", "mpi", 8, sharing)
+    assert low == pytest.approx(1.1), "at best all grows with the cores"
+    assert low < value < high <= sharing
+    alone = step_times(known, "mlp", "mpi", 8, 1)
+    shared = step_times(known, "mlp", "mpi", 8, sharing)
+    assert shared.compute_s.mean() / alone.compute_s.mean() == pytest.approx(value)
+
+
+def test_the_more_share_the_wider_the_bounds() -> None:
+    known = calibration(factor=1.1)
+    widths = [high - low for low, _, high in (contention(known, "mlp", "mpi", 8, k) for k in (2, 3, 4, 8, 64))]
+    assert widths == sorted(widths)
+    assert widths[0] == 0
+
+
+def test_without_contention_of_two_there_is_none_of_many() -> None:
+    """A factor below 1 is noise, and must not make a thousand workers faster than one."""
+    assert contention(calibration(factor=0.95), "mlp", "mpi", 8, 1000) == pytest.approx((1, 1, 1))
+
+
+def test_between_two_measured_numbers_of_workers_it_is_interpolated() -> None:
+    known = calibration(factor=1.2)
+    four = [
+        each.model_copy(update={"ranks": 4, "times": row_times(each.rows, affine, factor=1.6)})
+        for each in known.contention
+    ]
+    known = known.model_copy(update={"contention": known.contention + four})
+    assert contention(known, "mlp", "mpi", 8, 3) == pytest.approx((1.4, 1.4, 1.4))
+
+
+@given(st.integers(1, 200), st.floats(0, 1))
+def test_queueing(customers: int, demand: float) -> None:
+    """One waits for nobody; many take as long as the station is busy for all of them, and never less than one."""
+    assert queueing(1, demand) == pytest.approx(1)
+    took = queueing(customers, demand)
+    assert max(1, customers * demand) <= took * (1 + 1e-9)
+    assert took <= 1 + (customers - 1) * demand + 1e-9, "at worst each waits for all others"
+
+
+def test_queueing_of_two() -> None:
+    """The second comes while the first is there with the probability of its demand."""
+    assert queueing(2, 0.3) == pytest.approx(1.09)
+
+
+@given(st.integers(2, 64), st.floats(0.01, 0.9))
+def test_a_demand_is_found_again(customers: int, demand: float) -> None:
+    assert queueing(customers, demand_of(customers, queueing(customers, demand))) == pytest.approx(
+        queueing(customers, demand)
+    )
+
+
+def test_the_spread_of_runs_is_that_of_blocks_which_were_made_together() -> None:
+    """Every second block takes a tenth longer, for all rows; what differs inside of a block is no matter of runs."""
+
+    def drifting(rows: int) -> RowTimes:
+        ms = [(2 + rows) * drift * (0.9 + 0.2 * (i % 4) / 3) for drift in (1.0, 1.1) * 4 for i in range(4)]
+        return RowTimes(rows=rows, compute_ms=ms, serial_ms=[0.0] * len(ms), block=4)
+
+    known = calibration(varying)
+    costs = known.tasks["mlp"].model_copy(update={"points": [drifting(rows) for rows in ROWS]})
+    known = known.model_copy(update={"tasks": {"mlp": costs}, "contention": []})
+    assert run_spread(known, "mlp", "mpi", 1) == pytest.approx(np.std([1.0, 1.1] * 4, ddof=1) / 1.05)
+    assert run_spread(calibration(), "mlp", "mpi", 1) == pytest.approx(0, abs=1e-12)

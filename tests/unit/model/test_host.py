@@ -1,0 +1,77 @@
+"""Calls on the calibrated host: as measured where they were measured, and by the formulas beyond."""
+
+import numpy as np
+import pytest
+from made_up_calibration import GAMMA, LINK, call_times, comm
+
+from manyhands.model.fit_comm import cost_s
+from manyhands.model.host import HostCalls, overhead_s
+from manyhands.model.undisturbed import undisturbed
+from manyhands.record.calibration import CallTimes
+
+
+def twice_as_long(points: list[CallTimes]) -> list[CallTimes]:
+    return [each.model_copy(update={"us": [2 * us for us in each.us]}) for each in points]
+
+
+@pytest.mark.parametrize("engine", ["threads", "mpi"])
+def test_measured_points_are_met_exactly(engine: str) -> None:
+    points = call_times(comm(engine).model, ranks=(2, 4), spread=0.3)
+    host = HostCalls(comm(engine, points))
+    for each in points:
+        assert host.quiet_s(each.call, each.ranks, each.num_bytes) == pytest.approx(1e-6 * undisturbed(each.us))
+
+
+def test_between_two_sizes_it_is_linear_and_goes_on_beyond_the_last() -> None:
+    """`send` is so itself, so the points' line must be that of the formula, wherever one looks."""
+    host = HostCalls(comm())
+    for num_bytes in (4, 100, 10_000, 10**6, 10**8):
+        assert host.quiet_s("send", 2, num_bytes) == pytest.approx(LINK.message_s(float(num_bytes)))
+
+
+@pytest.mark.parametrize("engine", ["threads", "mpi"])
+@pytest.mark.parametrize("p", [3, 4, 64])
+def test_other_numbers_of_ranks_grow_as_the_formulas_say(engine: str, p: int) -> None:
+    """Where the host takes twice as long as the formulas, it does so with any number of ranks."""
+    model = comm(engine).model
+    host = HostCalls(comm(engine, twice_as_long(call_times(model, ranks=(2, 16)))))
+    for num_bytes in (0, 4096, 2**21):
+        expected = 2 * cost_s(model, "all-reduce", p, num_bytes, LINK, GAMMA)
+        assert host.quiet_s("all-reduce", p, num_bytes) == pytest.approx(expected, rel=1e-6)
+
+
+def test_one_rank_sends_nothing() -> None:
+    assert HostCalls(comm()).quiet_s("all-reduce", 1, 1e6) == 0
+
+
+def test_a_call_that_was_not_measured_is_left_to_the_formulas() -> None:
+    points = [each for each in call_times("messages") if each.call != "reduce-scatter"]
+    expected = cost_s("messages", "reduce-scatter", 2, 1e6, LINK, GAMMA)
+    assert HostCalls(comm("mpi", points)).quiet_s("reduce-scatter", 2, 1e6) == pytest.approx(expected)
+
+
+def test_what_was_seen_in_the_middle_of_steps_goes_before_what_was_seen_alone() -> None:
+    in_steps = CallTimes(call="all-reduce", ranks=2, num_bytes=2**20, us=[900.0, 1000.0, 1000.0, 1000.0, 3000.0])
+    host = HostCalls(comm(), [in_steps])
+    assert host.quiet_s("all-reduce", 2, 2**20) == pytest.approx(1e-3)
+    assert host.mean_s("all-reduce", 2, 2**20) == pytest.approx(1e-6 * np.mean(in_steps.us))
+    assert sorted(host.jitter("all-reduce", 2**20)) == pytest.approx([0.9, 1, 1, 1, 3])
+    assert host.jitter("reduce", 2**20) == pytest.approx(np.ones_like(host.jitter("reduce", 2**20)))
+
+
+def test_the_mean_is_that_of_the_calls() -> None:
+    points = call_times("messages", spread=0.5)
+    host = HostCalls(comm("mpi", points))
+    small = [each for each in points if each.num_bytes < 2**16]
+    factor = np.mean([us / undisturbed(each.us) for each in small for us in each.us])
+    assert host.mean_s("reduce", 2, 8) == pytest.approx(host.quiet_s("reduce", 2, 8) * factor)
+
+
+def test_a_message_is_latency_and_what_it_keeps_the_ports_busy() -> None:
+    latency_s, busy_s = HostCalls(comm()).message_s(2**21)
+    assert latency_s + busy_s == pytest.approx(LINK.message_s(float(2**21)))
+    assert busy_s == pytest.approx(LINK.busy_s(float(2**21)))
+
+
+def test_each_further_message_of_a_stream_tells_the_overhead() -> None:
+    assert overhead_s(call_times("messages")) == pytest.approx(LINK.overhead_s)
