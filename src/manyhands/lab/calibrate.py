@@ -113,6 +113,7 @@ def calibrate(
     most = _most_ranks(ranks)
     before = _before(path, say)
     measured = {absolute(name): _prepare(name, engines, most) for name in dict.fromkeys(task_names)}
+    _check_writable(path)
     stages = _stages(list(measured), engines, crowds(most))
     found = _launch_all(stages, measured, sizes or SIZES, budget_s, observe)
     newer = _gather(stages, measured, found)
@@ -155,7 +156,6 @@ def _most_ranks(asked: int) -> int:
 def _before(path: Path, say: Callable[[str], None]) -> Calibration | None:
     """Return what the file has of this machine, to add to; what was measured with other versions is left behind."""
     before = open_calibration(path)
-    _check_writable(path)
     if before is None:
         return None
     hardware = facts.hardware()

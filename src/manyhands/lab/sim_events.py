@@ -21,6 +21,8 @@ from manyhands.sync import Sync
 
 WARM_UP = 0.1
 """Share of the steps that are not counted: before them ranks that wait for nobody are still in step."""
+MOST_PERIODS = 4
+"""How many times as many steps as asked for may be made so that periods and epochs end together."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,10 @@ def simulate_steps(scene: Scene, machine: CalibratedMachine, steps: int) -> Step
 
 
 def cycle(strategy: Sync, steps_per_epoch: int, steps: int) -> int:
-    """Return after how many steps a strategy begins anew: its period, or an epoch if that is short."""
-    return max(int(getattr(strategy, "period", 1)), steps_per_epoch if steps_per_epoch <= steps else 1)
+    """Return after how many steps a strategy begins anew: its period, and an epoch if so many steps have some."""
+    period = int(getattr(strategy, "period", 1))
+    both = math.lcm(period, steps_per_epoch)
+    return both if steps_per_epoch <= steps and both <= MOST_PERIODS * max(steps, period) else period
 
 
 def meet_every(strategy: Sync, step_s: float) -> float:

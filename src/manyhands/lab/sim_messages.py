@@ -79,10 +79,11 @@ class Exchange:
         slowness = cluster.slowness(workers) * cluster.core_speed
         return self.compute.draw_s(np.random.default_rng(0), (draws, workers)) * slowness
 
-    def last_s(self, apart_s: float) -> float:
-        """Return when the last is done of workers that begin one after the other, so far apart."""
-        draws = max(8, DRAWN // self.workers)
-        return float((self.computed_s(draws, self.workers) + apart_s * np.arange(self.workers)).max(axis=1).mean())
+    def last_s(self, busy_s: float) -> float:
+        """Return when the last is through a port of workers that began one after the other, as far apart as it takes."""
+        draws, order = max(8, DRAWN // self.workers), np.arange(self.workers)
+        come = np.sort(self.computed_s(draws, self.workers) + busy_s * order, axis=1)
+        return float((come + busy_s * order[::-1]).max(axis=1).mean())
 
     def split(self, step_s: float, serial_s: float, wait_s: float = 0.0) -> StepSplit:
         """Call what is neither compute nor the workers' own work the exchange; who waits for whom it does not tell."""
