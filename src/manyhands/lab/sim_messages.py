@@ -2,7 +2,7 @@
 
 A message is on its way for a latency L and keeps its ports busy for b, so that a server's workers queue for its port.
 They are answered one after the other, so in the next step they come one after the other too: of the two queues, of
-gradients and of weights, a step has only one.
+gradients and of weights, a step has only one, except where the workers have just met and all began at once.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 
 from manyhands import sync
-from manyhands.lab.sim_events import StepSplit
+from manyhands.lab.sim_events import StepSplit, meet_every
 from manyhands.lab.sim_forms import Closed, Series, between, meetings, sample
 from manyhands.model.links import Floats
 from manyhands.model.machine import PASSES_TO_ADD
@@ -80,15 +80,20 @@ class Exchange:
         return self.compute.draw_s(np.random.default_rng(0), (draws, workers)) * slowness
 
     def last_s(self, busy_s: float) -> float:
-        """Return when the last is through a port of workers that began one after the other, as far apart as it takes."""
+        """Return when the last of workers is at a port that takes each so long, and that they left one after the other."""
         draws, order = max(8, DRAWN // self.workers), np.arange(self.workers)
         come = np.sort(self.computed_s(draws, self.workers) + busy_s * order, axis=1)
         return float((come + busy_s * order[::-1]).max(axis=1).mean())
 
-    def split(self, step_s: float, serial_s: float, wait_s: float = 0.0) -> StepSplit:
+    @cached_property
+    def in_a_row(self) -> int:
+        """Steps after which workers meet to tell how they are doing, and then all begin at once."""
+        return round(min(meet_every(self.strategy, self.series.usual_s), self.series.scene.steps_per_epoch))
+
+    def split(self, step_s: float, serial_s: float) -> StepSplit:
         """Call what is neither compute nor the workers' own work the exchange; who waits for whom it does not tell."""
         compute_s = float(self.compute.expected_s(1))
-        return StepSplit(compute_s, serial_s, max(0.0, step_s - compute_s - serial_s - wait_s), wait_s)
+        return StepSplit(compute_s, serial_s, max(0.0, step_s - compute_s - serial_s), 0.0)
 
 
 def message_forms(series: Series) -> Closed:
@@ -108,6 +113,7 @@ def _gather_server(ex: Exchange) -> StepSplit:
     latency_s, busy_s = ex.message_s(ex.num_bytes)
     adds_s = ex.touch_s((ex.workers + 1) * ex.num_bytes)
     step_s = ex.last_s(busy_s) - busy_s + 2 * (latency_s + busy_s) + adds_s + ex.update_s
+    step_s += (ex.workers - 2) * busy_s / ex.in_a_row
     return ex.split(step_s, (adds_s + ex.update_s) / ex.workers)
 
 
@@ -116,6 +122,7 @@ def _parameter_server(ex: Exchange) -> StepSplit:
     servers, own_s = ex.strategy.num_servers(), ex.touch_s(ex.num_bytes)
     latency_s, busy_s = ex.message_s(ex.num_bytes / servers)
     step_s = ex.last_s(busy_s) + own_s + 2 * latency_s + (servers + 1) * busy_s + _server_s(ex)
+    step_s += (ex.workers - 1) * busy_s / ex.in_a_row
     return ex.split(step_s, own_s)
 
 
@@ -126,7 +133,10 @@ def _async_server(ex: Exchange) -> StepSplit:
     slowness = float(ex.series.machine.cluster.slowness(ex.workers).mean()) * ex.series.machine.cluster.core_speed
     alone_s = float(ex.compute.expected_s(1)) * slowness
     around_s = alone_s + own_s + 2 * latency_s + (servers + 1) * busy_s + _server_s(ex)
-    return ex.split(max(around_s, ex.workers * max(busy_s, _server_s(ex))), own_s)
+    served_s = max(busy_s, _server_s(ex))
+    late_s = float(ex.series.own_s(ex.in_a_row)[0] - ex.series.own_s(0)[0])
+    step_s = max(around_s + late_s, ex.workers * served_s)
+    return ex.split(step_s + min(around_s, (ex.workers - 1) * served_s) / ex.in_a_row, own_s)
 
 
 def _server_s(ex: Exchange) -> float:
@@ -146,6 +156,8 @@ def _gossip(ex: Exchange) -> StepSplit:
         now = now + computed_s + own_s
         for shift in (1, -1) if size > 2 else (1,):
             now = _shifted(now, shift, message_s)
+        if (step + 1) % ex.in_a_row == 0:
+            now = np.full(size, now.max())
         if step == RING_STEPS // 2 - 1:
             first = float(now.mean())
     step_s = (float(now.mean()) - first) / (RING_STEPS - RING_STEPS // 2)

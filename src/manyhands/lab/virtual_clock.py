@@ -32,7 +32,7 @@ def step_ends(scene: Scene, machine: Machine, steps: int, seed: int) -> list[flo
     if isinstance(machine, Instant):
         return [0.0] * steps
     in_a_cycle = _cycle(sync.make(scene.sync), scene.steps_per_epoch)
-    num_cycles = max(2, math.ceil(ENOUGH / scene.workers / in_a_cycle))
+    num_cycles = math.ceil(ENOUGH / (scene.workers * in_a_cycle))
     took = np.diff(_play(scene, machine, min(steps, num_cycles * in_a_cycle)), prepend=0.0)
     missing = math.ceil((steps - len(took)) / in_a_cycle)
     drawn = np.random.default_rng(seed).integers(0, max(1, len(took) // in_a_cycle), missing)

@@ -202,6 +202,9 @@ def test_the_slowest_is_waited_for() -> None:
 
 
 def test_longer_periods_wait_less() -> None:
-    waits = [split(f"local-sgd:period={k}", 8, on=machine("allreduce", 8, times=varying), steps=64).wait_s for k in (1, 4, 16)]
+    waits = [
+        split(f"local-sgd:period={k}", 8, on=machine("allreduce", 8, times=varying), steps=64).wait_s
+        for k in (1, 4, 16)
+    ]
     assert waits == sorted(waits, reverse=True)
     assert math.isclose(waits[0] / waits[1], 2, rel_tol=0.5)  # the spread of a sum grows with the root of its steps

@@ -16,7 +16,7 @@ from manyhands.lab.sim_predict import Predicted, Predictor
 from manyhands.sync import Sync
 
 NAMES = registry.names(sync, Sync)
-MEETING, SENDING = 0.02, 0.06
+MEETING, SENDING = 0.02, 0.04
 """By how much the closed form may differ from events: where ranks meet in calls, and where they send messages."""
 
 
@@ -37,26 +37,20 @@ def both(text: str, point: Point, times: Callable[[float], Sequence[float]], ste
 
 
 @pytest.mark.parametrize("text", NAMES)
-@pytest.mark.parametrize("n", [1, 2, 7])
+@pytest.mark.parametrize("n", [1, 7])
 def test_without_chance_it_is_the_same(text: str, n: int) -> None:
-    # So few steps that the workers of a real run would not have met to tell how they are doing.
-    events, closed = both(text, *points(n), constant, 60)
-    close = 0.05 if text == "gossip" and n % 2 else 2e-3  # an odd ring has two neighbours that both send first
+    events, closed = both(text, Point(n, n, 64 * n, 10**9), constant, 1000)
+    close = 0.05 if text == "gossip" and n == 7 else 3e-3  # an odd ring has two neighbours that both send first
     assert closed.split.step_s == pytest.approx(events.split.step_s, rel=close)
 
 
 @pytest.mark.parametrize("text", NAMES)
 def test_with_chance_it_agrees(text: str) -> None:
-    events, closed = both(text, *points(12), lambda rows: varying(rows, share=0.05), 400)
-    close = SENDING if has_form(sync.make(text)) else MEETING
-    assert closed.split.step_s == pytest.approx(events.split.step_s, rel=close)
-
-
-@pytest.mark.parametrize("text", ["allreduce", "local-sgd:period=8", "overlap", "average-once"])
-def test_of_meeting_ranks_the_parts_agree_too(text: str) -> None:
-    events, closed = both(text, *points(12), lambda rows: varying(rows, share=0.05), 400)
-    for name in ("compute_s", "serial_s", "comm_s", "wait_s"):
-        close = 0.03 * events.split.step_s
+    events, closed = both(text, *points(12), lambda rows: varying(rows, share=0.05), 250)
+    sends = has_form(sync.make(text))
+    assert closed.split.step_s == pytest.approx(events.split.step_s, rel=SENDING if sends else MEETING)
+    for name in () if sends or text == "reduce-broadcast" else ("compute_s", "serial_s", "comm_s", "wait_s"):
+        close = MEETING * events.split.step_s
         assert getattr(closed.split, name) == pytest.approx(getattr(events.split, name), abs=close), name
 
 
@@ -71,7 +65,7 @@ def test_many_at_once_are_as_one_by_one(text: str) -> None:
 
 
 def test_lines_between_many_numbers_of_workers() -> None:
-    counts = tuple(range(60, 3000, 7))
+    counts = tuple(range(60, 2000, 7))
     for text in ("sharded", "async-server"):
         for found in list(predictor().formula(text, points(*counts)))[::97]:
             (alone,) = predictor().formula(text, [found.point])

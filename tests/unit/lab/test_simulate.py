@@ -13,6 +13,7 @@ from manyhands.lab import simulate as module
 from manyhands.lab.sim_asked import read_counts, read_syncs
 from manyhands.lab.sim_rows import failures_in
 from manyhands.lab.sim_spread import resampled
+from manyhands.model.cluster import SlowNode
 from manyhands.model.crowd import step_times
 from manyhands.record.simulation import SimulationDir, SimulationRecord, SimulationRow
 
@@ -140,19 +141,21 @@ def test_a_node_may_have_several_workers(predict: Predict) -> None:
     assert by_workers.rows[0].cost.value < by_workers.rows[1].cost.value  # type: ignore[union-attr]
 
 
-def test_beyond_what_events_can_do_there_is_the_closed_form(predict: Predict) -> None:
-    found = predict([1024, 1025, 65_536], steps=10, batch_per_worker=8)
+def test_beyond_what_events_can_do_there_is_the_closed_form(predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manyhands.lab.sim_predict.MOST_RANKS", 16)
+    found = predict([16, 17, 65_536], batch_per_worker=8)
     assert [each.method for each in found.rows] == ["events", "closed form", "closed form"]
-    assert found.rows[1].step_ms.value == pytest.approx(found.rows[0].step_ms.value, rel=0.1)
-    assert predict([2], method="formula").rows[0].method == "closed form"
+    (by_formula,) = predict([16], batch_per_worker=8, method="formula").rows
+    assert by_formula.method == "closed form"
+    assert by_formula.step_ms.value == pytest.approx(found.rows[0].step_ms.value, rel=0.03)
 
 
 def test_very_many_rows_are_worked_out_by_closed_form(predict: Predict) -> None:
-    found = predict("1,2,...,3000", batch_per_worker=8)
-    assert len(found.rows) == 3000
+    found = predict("1,2,...,1000", batch_per_worker=8)
+    assert len(found.rows) == 1000
     assert {each.method for each in found.rows} == {"closed form"}
     gains = [each.speed_up.value for each in found.rows]
-    assert gains[2999] > gains[999] > gains[99] > gains[9]
+    assert gains[999] > gains[299] > gains[99] > gains[9]
 
 
 def test_failures_cost_time(predict: Predict) -> None:
@@ -185,9 +188,11 @@ def test_failures_match_a_simulation_of_them() -> None:
 
 
 def test_slow_nodes_are_waited_for_and_compared_with_a_sound_one(predict: Predict) -> None:
-    slow = ETHERNET.model_copy(update={"slow": ({"node": 0, "factor": 2.0},)})
-    slow = type(ETHERNET).model_validate(slow.model_dump(), strict=False)
-    sound, held_up = predict(calibration=calibration(constant)), predict(calibration=calibration(constant), cluster=slow)
+    slow = ETHERNET.model_copy(update={"slow": (SlowNode(node=0, factor=2.0),)})
+    sound, held_up = (
+        predict(calibration=calibration(constant)),
+        predict(calibration=calibration(constant), cluster=slow),
+    )
     assert held_up.alone_ms == sound.alone_ms
     assert row(held_up, 1).speed_up.value == pytest.approx(0.5)
     assert row(held_up, 4).step_ms.value == pytest.approx(row(sound, 4).step_ms.value + 2.6 + 0.25, abs=0.01)
@@ -254,5 +259,5 @@ def test_bad_requests(predict: Predict, options: dict[str, Any], says: str) -> N
 
 
 def test_an_uncalibrated_machine(predict: Predict, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not calibrated.*manyhands calibrate mlp"):
+    with pytest.raises(UserError, match="this machine is not calibrated"):
         predict(calibration=tmp_path / "none.json")

@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from made_up_machine import ETHERNET, OUTLINE, calibration
 from safetensors.torch import load_file
 
 from manyhands import RunRecord
 from manyhands.comm.sim import Instant, Machine
 from manyhands.errors import Diverged, UserError
 from manyhands.lab import virtual_clock, virtual_courses, virtual_delayed
-from manyhands.lab.sim_events import Scene
+from manyhands.lab.sim_events import Scene, simulate_steps
 from manyhands.lab.virtual import train_virtually
+from manyhands.model.machine import machine_of
 from manyhands.record import Pulse, read_events
 from manyhands.record.virtual import VirtualRecord
-from manyhands.replica.meta import Outline
 
 ROUND_OFF = 1e-12
 """Largest distance in float64 that another order of summation may make in some steps, relative to the weights."""
@@ -169,7 +170,7 @@ def test_steps_end_with_the_slowest_worker(sync: str, every: int, tiny: Tiny, mo
     assert [point.time_s for point in found.points] == pytest.approx([ends[9], ends[11]])
     assert found.time_s == pytest.approx(ends[11])
     monkeypatch.setattr(virtual_clock, "ENOUGH", 1)  # a few are played, the rest is drawn from them
-    scene = Scene(sync, 3, Outline(100, 100, torch.float32, ((100,),)), steps_per_epoch=10)
+    scene = Scene(sync, 3, OUTLINE, steps_per_epoch=10)
     assert virtual_clock.step_ends(scene, Steady({1: 2.0}), 60, seed=0) == pytest.approx(ends)
 
 
@@ -222,3 +223,18 @@ def test_a_bad_request_is_one_sentence(nodes: int, options: dict[str, Any], sent
 def test_a_run_that_diverges_says_when(sync: str, tiny: Tiny) -> None:
     with pytest.raises(Diverged, match=r"the (test )?loss became (nan|inf) (at|after) step \d+"):
         train_virtually(tiny("mlp"), 2, sync=sync, machine=Instant(), epochs=3, lr=1e30)
+
+
+@pytest.mark.parametrize("sync", ["allreduce", "overlap", "local-sgd:period=4"])
+def test_a_calibrated_machine_takes_the_time_that_a_simulation_predicts(sync: str) -> None:
+    scene = Scene(sync, 4, OUTLINE, steps_per_epoch=1000)
+    machines = [machine_of(calibration(), "mlp", engine="mpi", cluster=ETHERNET, workers=4, rows_per_worker=8)] * 2
+    ends = virtual_clock.step_ends(scene, machines[0], 40, seed=0)
+    assert ends[-1] / 40 == pytest.approx(simulate_steps(scene, machines[1], 40).step_s, rel=0.01)
+
+
+def test_asynchronous_workers_update_their_weights_in_their_own_time(tiny: Tiny) -> None:
+    machine = machine_of(calibration(), "mlp", engine="mpi", cluster=ETHERNET, workers=1, rows_per_worker=8, servers=1)
+    found = train_virtually(tiny("mlp"), 1, sync="async-server", machine=machine, steps=8, batch_size=8)
+    compute_s, serial_s = 1.8e-3, 0.25e-3
+    assert found.time_s == pytest.approx(8 * (compute_s + serial_s + machine.step_s(1)), rel=0.1)
