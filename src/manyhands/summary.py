@@ -55,6 +55,7 @@ def summarise(
         batch_size=journal.plan.batch_size,
         epochs=len(journal.train_loss()),
         steps=journal.cursor.step,
+        steps_per_epoch=journal.plan.steps_per_epoch,
         resumed_from=journal.start,
         seed=config.seed,
         device=replica.params.device.type,

@@ -27,7 +27,7 @@ RULES = (
     f"loss: reproduced within ±{LOSS_PCT:g} %; better below, not reproduced above",
     f"shares of the time: reproduced within ±{SHARE_POINTS:g} points; counts: equal",
     "seconds are not judged: they are another machine's; (36×) means that it took 36 times as long there",
-    "oversubscribed: more workers than cores; such a row says nothing about speed-up, whatever figure it shows",
+    "† oversubscribed: more workers than cores; such times say nothing about speed-up, whatever they are",
 )
 
 SPEEDS: tuple[FigureKind, ...] = ("speed-up", "improvement")
@@ -59,7 +59,7 @@ def row_verdict(figures: Iterable[PaperFigure]) -> Verdict:
 def row_why(figures: Iterable[PaperFigure], verdict: Verdict) -> str:
     """Say what led to a row's verdict, and what became of its other figures."""
     said: dict[str, list[str]] = {}
-    for figure in figures:
+    for figure in sorted(figures, key=lambda figure: _FIRST_TO_LAST.index(figure.verdict)):
         what = "not reproduced" if figure.verdict == "not" else figure.verdict
         if figure.verdict in ("shown", "baseline") or (figure.kind == "time" and figure.ours):
             continue  # nothing to judge, or nothing that ever is
