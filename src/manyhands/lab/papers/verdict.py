@@ -36,7 +36,7 @@ SPEEDS: tuple[FigureKind, ...] = ("speed-up", "improvement")
 
 def judge(kind: FigureKind, published: Published, ours: Interval) -> Verdict:
     """Compare a figure of ours with the published one."""
-    return _RULES[kind](published, ours)
+    return _JUDGES[kind](published, ours)
 
 
 def crowded(workers: int, cores: int, *, in_turn: bool = False) -> str:
@@ -122,7 +122,7 @@ def _between(value: float, low: float, high: float, *, below: Verdict = "not", a
     return above if value > high else "reproduced"
 
 
-_RULES: dict[FigureKind, Callable[[Published, Interval], Verdict]] = {
+_JUDGES: dict[FigureKind, Callable[[Published, Interval], Verdict]] = {
     "speed-up": _speed_up,
     "improvement": _improvement,
     "accuracy": _accuracy,
