@@ -73,7 +73,7 @@ class RunRecord(BaseModel):
     batch_size: int
     epochs: int
     steps: int
-    steps_per_epoch: int
+    steps_per_epoch: int = 0
     resumed_from: int
     """Step of the checkpoint this run went on from; 0 for a fresh run."""
     seed: int
