@@ -71,7 +71,7 @@ def _run(command: list[str], timeout_s: float) -> tuple[int, str, str]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
         errors="replace",
         start_new_session=True,  # Ctrl-C reaches only us
         preexec_fn=partial(die_with_parent, signal.SIGKILL),

@@ -12,8 +12,8 @@ from manyhands.record.papers import (
     ReproductionRecord,
     Verdict,
 )
+from manyhands.record.texts import NOTHING, duration
 from manyhands.report.tables import Grid, as_markdown
-from manyhands.report.texts import NOTHING, duration
 
 WORDS: dict[Verdict, str] = {"not": "not reproduced", "shown": NOTHING}
 """Verdicts that people write otherwise."""
