@@ -101,6 +101,7 @@ def tiny() -> Callable[[str], str]:
     return lambda name: f"{TINY}:{name}"
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of one group of ranks in one process of pytest-xdist, since it is started once for all of them."""
     for item in items:
