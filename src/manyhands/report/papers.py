@@ -98,7 +98,8 @@ def circumstances(record: ReproductionRecord) -> str:
     hardware = record.hardware
     repeats = f"{record.repeats} repeat{'s' if record.repeats > 1 else ''}"
     how = f"{repeats}{', --quick' if record.quick else ''}, {len(record.taken)} runs in {duration(record.wall_s)}"
-    return f"{hardware.get('cores')} cores of {hardware.get('cpu')}; {how}"
+    noise = "; one run each cannot tell a slow program from a busy machine" if record.repeats == 1 else ""
+    return f"{hardware.get('cores')} cores of {hardware.get('cpu')}; {how}{noise}"
 
 
 def markdown(record: ReproductionRecord) -> str:

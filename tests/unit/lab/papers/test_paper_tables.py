@@ -78,6 +78,11 @@ def test_sentences_stand_with_what_was_measured(record: ReproductionRecord) -> N
     assert words.whys(table) == []
 
 
+def test_single_runs_are_said_to_be_noisy(record: ReproductionRecord) -> None:
+    assert "busy machine" not in words.circumstances(record)
+    assert "busy machine" in words.circumstances(record.model_copy(update={"repeats": 1}))
+
+
 def test_verdicts_are_counted(record: ReproductionRecord) -> None:
     rows = [row for paper in record.papers for table in paper.tables for row in table.rows]
     assert words.summary(record).startswith(f"{len(rows)} rows: ")
