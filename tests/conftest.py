@@ -99,11 +99,3 @@ def train(tmp_path: Path) -> Train:
 def tiny() -> Callable[[str], str]:
     """Return the spec of a task of `conformance/tiny.py`."""
     return lambda name: f"{TINY}:{name}"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of one group of ranks in one process of pytest-xdist, since it is started once for all of them."""
-    for item in items:
-        group = getattr(item, "callspec", None) and item.callspec.params.get("group")  # type: ignore[attr-defined]
-        if group:
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{group}"))

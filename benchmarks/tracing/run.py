@@ -216,6 +216,33 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def store(
+    folder: Path,
+    runs: list[Run],
+    calls_us: dict[str, float],
+    shares: Any,
+    settings: dict[str, Any],
+    cases: list[str],
+) -> None:
+    """Write the tables and every run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(tables(runs, calls_us, shares))
+    summary = {
+        "settings": settings,
+        "hardware": facts.hardware(),
+        "versions": facts.versions(),
+        "calls_us": calls_us,
+        "shares": shares,
+        "ratios": {
+            f"{case}: {over} / {under}": ratios(runs, case, over, under)
+            for case in cases
+            for _, over, under in COMPARED
+        },
+        "runs": [vars(r) for r in runs],
+    }
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+
+
 def main() -> None:
     """Run all ways of a case in turn, A B C A B C ..."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -233,6 +260,7 @@ def main() -> None:
 
     begun, load_before = time.time(), os.getloadavg()
     repeats = args.repeats or (2 if args.quick else 7)
+    folder = args.out / (time.strftime("%Y-%m-%d-%H%M", time.localtime(begun)) + ("-quick" if args.quick else ""))
     calls_us = costs_of_calls()
     shares = compare(1000 if args.quick else 8000)
     runs: list[Run] = []
@@ -241,34 +269,16 @@ def main() -> None:
             for way in WAYS if repeat % 2 else reversed(WAYS):  # what comes first meets another machine
                 runs.append(run_apart(case, way, repeat, quick=args.quick))
                 say(f"repeat {repeat + 1}/{repeats} {CASES[case].label} {way}: {runs[-1].mean_ms:.3f} ms a step")
-    settings = {
-        "date": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begun)),
-        "quick": args.quick,
-        "repeats": repeats,
-        "load_before": load_before,
-        "revision": revision(),
-        "wall_s": round(time.time() - begun, 1),
-    }
-    stamp = time.strftime("%Y-%m-%d-%H%M", time.localtime(begun)) + ("-quick" if args.quick else "")
-    folder = args.out / stamp
-    folder.mkdir(parents=True, exist_ok=True)
-    text = tables(runs, calls_us, shares)
-    (folder / "table.md").write_text(text)
-    summary = {
-        "settings": settings,
-        "hardware": facts.hardware(),
-        "versions": facts.versions(),
-        "calls_us": calls_us,
-        "shares": shares,
-        "ratios": {
-            f"{case}: {over} / {under}": ratios(runs, case, over, under)
-            for case in args.cases
-            for _, over, under in COMPARED
-        },
-        "runs": [vars(r) for r in runs],
-    }
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    say(f"\n{text}\nin {settings['wall_s']:.0f} s; records in {folder}")
+        settings = {
+            "date": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begun)),
+            "quick": args.quick,
+            "repeats": repeat + 1,
+            "load_before": load_before,
+            "revision": revision(),
+            "wall_s": round(time.time() - begun, 1),
+        }
+        store(folder, runs, calls_us, shares, settings, args.cases)
+    say(f"\n{tables(runs, calls_us, shares)}\nin {time.time() - begun:.0f} s; records in {folder}")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,10 @@ WARM_UP = 5
 """Steps before a run counts as steady: caches, thread pools and buffers are made in the first few."""
 
 
+MOST_STEPS = 1000
+"""Steps between two beats at the most, however fast they are: virtual ones take no time."""
+
+
 @dataclass(kw_only=True)
 class TimeSplit:
     """Where the time of the steps went, on this rank."""
@@ -96,7 +100,7 @@ class Beat:
         rows = self.comm.all_gather(row)
         self._note_time(rows[:, count:-2], count, self.comm.clock() - here)
         steps = min(self.interval_s, 1e6) / max(float(rows[0, -2]), 1e-9)
-        self._interval = min(4 * self._interval, max(1, round(steps)))
+        self._interval = min(4 * self._interval, max(1, round(steps)), MOST_STEPS)
         kind = self._losses[0].dtype if count else torch.float64
         totals = self._sum(rows[:, :count].to(kind)).tolist()
         self._losses.clear()

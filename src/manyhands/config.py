@@ -116,7 +116,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read settings from a TOML file."""
     check(path.is_file(), f"there is no config file '{path}'")
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"'{path}' is not valid TOML: {error}") from None
 

@@ -107,7 +107,7 @@ class Journal:
 
     def _pulse(self, losses: list[float]) -> Pulse:
         split, step = self.beat.split, self.cursor.step
-        rate = self.samples() / max(split.train_s, 1e-9)
+        rate = self.samples() / split.train_s if split.train_s else 0.0  # virtual time may stand still
         left = self.plan.samples_until(self.plan.steps) - self.plan.samples_until(step)
         return Pulse(
             step=step,

@@ -1,9 +1,10 @@
 """A server rank's part in a run: it holds weights and no data, and serves until the workers are done."""
 
+import itertools
 import json
 from typing import Any
 
-from manyhands.beat import WARM_UP, TimeSplit
+from manyhands.beat import TimeSplit
 from manyhands.comm import Comm
 from manyhands.comm.traced import TracedComm
 from manyhands.config import RunConfig
@@ -25,22 +26,24 @@ def serve_rank(
     group: Comm,
     watch: Watch,
     *,
-    resumed: bool,
+    first_step: int,
 ) -> dict[str, Any]:
     """Serve; leave the order of events, and this rank's times for the record."""
     spans, updates_per_step = traced.spans, 1 if strategy.lockstep else config.size
 
+    made = itertools.count()
+
     def at(update: int) -> None:
         watch.at(update)
-        spans.at(update // updates_per_step)
+        spans.at(first_step + next(made) // updates_per_step)  # what is sent now answers that step
 
     replica.update.on_apply = at
-    spans.open(WARM_UP)
+    spans.at(first_step)
     begun = comm.clock()
     strategy.serve(replica, group)
     split = TimeSplit(train_s=comm.clock() - begun, comm_s=traced.p2p_s)
     events = strategy.events()
-    if events and not resumed:  # what came before a resume is not among them
+    if events and first_step == 0:  # what came before a resume is not among them
         lines = "".join(json.dumps(event) + "\n" for event in events)
         write_atomically(run.events(comm.rank - config.size), lines)
     store_timeline(comm, run, spans, config.size)

@@ -21,8 +21,7 @@ from manyhands.journal import Journal
 from manyhands.record import Quantiles, RankRecord, RunDir, RunRecord, Steady, write_atomically
 from manyhands.replica import Replica
 from manyhands.sync import Sync
-
-TEXT_BYTES = 512
+from manyhands.timeline import gather_texts
 
 
 def summarise(
@@ -55,6 +54,7 @@ def summarise(
         batch_size=journal.plan.batch_size,
         epochs=len(journal.train_loss()),
         steps=journal.cursor.step,
+        steps_per_epoch=journal.plan.steps_per_epoch,
         resumed_from=journal.start,
         seed=config.seed,
         device=replica.params.device.type,
@@ -101,8 +101,8 @@ def gather_ranks(
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     own = [split.compute_s, split.serial_s, split.comm_s, split.wait_s, float(rss)]
     rows = comm.all_gather(torch.tensor(own, dtype=torch.float64)).tolist()
-    hosts = _gather_texts(comm, socket.gethostname())
-    notes = _gather_texts(comm, json.dumps(strategy.notes()))
+    hosts = gather_texts(comm, socket.gethostname())
+    notes = gather_texts(comm, json.dumps(strategy.notes()))
     sent = torch.tensor([traced.bytes_sent, traced.messages], dtype=torch.int64)
     comm.all_reduce_(sent)
     ranks = [
@@ -129,10 +129,3 @@ def gather_steady(comm: Comm, split: TimeSplit, workers: int) -> Steady:
     parts = rows[:workers].mean(0).tolist()
     names = ("compute_ms", "serial_ms", "comm_ms", "wait_ms")
     return Steady(steps=split.steps, step_ms=sum(parts), **dict(zip(names, parts, strict=True)))
-
-
-def _gather_texts(comm: Comm, text: str) -> list[str]:
-    raw = text.encode()
-    assert len(raw) <= TEXT_BYTES, f"'{text}' is too long to be gathered"
-    rows = comm.all_gather(torch.tensor(list(raw.ljust(TEXT_BYTES)), dtype=torch.uint8))
-    return [bytes(row.tolist()).decode().strip() for row in rows]

@@ -67,15 +67,15 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     strategy.start(replica, group)
     traced.forget()
     align(comm, spans)
+    plan = Plan(config, data.train, workers.rank, workers.size, strategy.own_split)
+    spans.open(cursor.step + min(WARM_UP, max(0, plan.steps - cursor.step - config.trace)))
     if comm.rank >= config.size:
-        return serve_rank(comm, config, job.run, replica, strategy, traced, group, watch, resumed=bool(job.resume))
+        return serve_rank(comm, config, job.run, replica, strategy, traced, group, watch, first_step=cursor.step)
 
     if job.resume:
         restore_own(Path(job.resume), replica, strategy, comm.rank)
-    plan = Plan(config, data.train, workers.rank, workers.size, strategy.own_split)
     beat = Beat(workers, traced, config.lanes if config.exact else 0, strategy.meet_s())
     journal = Journal(job.run, plan, cursor, beat)
-    spans.open(cursor.step + min(WARM_UP, max(0, plan.steps - cursor.step - config.trace)))
     stopped = False
     while cursor.step < plan.steps and not stopped:
         beat.open()

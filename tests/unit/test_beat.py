@@ -1,5 +1,6 @@
 """The beat splits the time of exchanges into what they took and what was waited, and agrees on losses and stopping."""
 
+import itertools
 import math
 import time
 
@@ -160,16 +161,18 @@ def test_what_is_neither_shared_nor_exchanged_is_repeated_by_every_worker() -> N
 
 
 def test_the_first_steps_are_not_steady() -> None:
-    beat = Beat(SelfComm(), TracedComm(SelfComm()), lanes=0)
+    comm, now = SelfComm(), itertools.count()
+    comm.clock = lambda: float(next(now))  # type: ignore[method-assign]
+    beat = Beat(comm, TracedComm(comm), lanes=0)
     beat.open()
     for first in range(0, 4 * WARM_UP, 2):
         for _ in range(2):
-            time.sleep(0.05 if first < WARM_UP else 0.0)
             beat.add(torch.tensor(1.0), 0.001, 0.0)
         beat.strike(first, stop=False)
     assert beat.split.steps == 4 * WARM_UP
     assert beat.steady.steps == 4 * WARM_UP - WARM_UP - 1, "the warm-up ends with the beat that its last step is in"
-    assert beat.split.train_s - beat.steady.train_s >= 6 * 0.05
+    per_step = beat.split.train_s / beat.split.steps
+    assert beat.steady.train_s == pytest.approx(beat.steady.steps * per_step)
 
 
 def test_a_run_that_ends_before_it_is_warm_counts_whole() -> None:

@@ -40,6 +40,7 @@ BAD = [
     ("micro_batch", -1),
     ("eval_every", 0),
     ("checkpoint_every", -1),
+    ("trace", -1),
     ("keep", 0),
     ("task", None),
 ]

@@ -70,5 +70,12 @@ def test_a_short_run_is_traced_from_its_beginning(tmp_path: Path, train: Callabl
     assert {e["args"]["step"] for e in events} == {0, 1}  # type: ignore[index]
 
 
+def test_servers_are_traced_in_the_steps_of_the_workers(tmp_path: Path, train: Callable[..., RunRecord]) -> None:
+    servers = {"engine": "threads", "workers": 2, "sync": "parameter-server"}
+    events = _events(tmp_path, train(steps=6, trace=6, **servers))
+    steps = [{e["args"]["step"] for e in events if e["pid"] == rank} for rank in range(3)]  # type: ignore[index]
+    assert steps == [set(range(6))] * 3
+
+
 def test_without_being_asked_for_there_is_none(tmp_path: Path, train: Callable[..., RunRecord]) -> None:
     assert not (tmp_path / train(steps=2).id / "trace.json").exists()

@@ -155,6 +155,8 @@ def _caption(record: ProfileRecord, profile: RankProfile) -> str:
         f"{profile.steps:,}. Timing cost {profile.cost_pct:.1f} % of the loop, and is taken off. Compiled functions, "
         "such as matrix products, count as the function that called them."
     )
+    if record.device != "cpu":
+        says += " A GPU's kernels are queued: what they take is found in the function that waits for them."
     per_step = record.evaluations / max(1, record.steps)
     if profile.eval_s and per_step * record.steps_per_evaluation > SELDOM:
         each_s = profile.eval_s / record.evaluations

@@ -1,7 +1,7 @@
 """`manyhands report`: draw the report of sweeps and runs again from what they stored."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -10,7 +10,7 @@ import typer
 from manyhands.cli.options import default_is
 from manyhands.cli.show import people, results
 from manyhands.errors import UserError, check, unknown
-from manyhands.record import RunDir, SweepDir, list_runs
+from manyhands.record import RunDir, SweepDir, list_runs, list_sweeps
 
 SWEEPS, RUNS, REPORTS = Path("scales"), Path("runs"), Path("reports")
 FORMATS = ("html", "markdown", "csv", "png")
@@ -49,19 +49,34 @@ def report(
         unknown("format", format, FORMATS)
     found = _find(what or [], out or SWEEPS, out or RUNS)
     with people.status("drawing …"):
-        files = [file for sweep in found.sweeps for file in _sweep(sweep, format, to, len(found.sweeps) > 1)]
-        files += _runs(found.runs, format, to) if found.runs else []
+        folders = _folders(found, to)
+        files = [file for sweep in found.sweeps for file in _sweep(sweep, format, next(folders))]
+        files += _runs(found.runs, format, next(folders)) if found.runs else []
     for file in files:
         results.print(str(file), markup=False)
     if files and format == "html":
         people.print("open report.html in a browser; it needs no network", markup=False)
 
 
-def _sweep(sweep: SweepDir, format: str, to: Path | None, several: bool) -> list[Path]:
+def _folders(found: Found, to: Path | None) -> Iterator[Path | None]:
+    """Yield where each page goes: to folders of their own where there are several, whatever they are called."""
+    names = [sweep.path.resolve().name for sweep in found.sweeps]
+    names += [_name_of_runs(found.runs)] if found.runs else []
+    for i, name in enumerate(names):
+        before = names[:i].count(name)
+        own = f"{name}-{before + 1}" if before else name
+        yield to / own if to and len(names) > 1 else to
+
+
+def _name_of_runs(runs: Sequence[RunDir]) -> str:
+    first = runs[0].path.resolve().name
+    return first if len(runs) == 1 else f"{first}-and-{len(runs) - 1}-more"
+
+
+def _sweep(sweep: SweepDir, format: str, folder: Path | None) -> list[Path]:
     """Write a sweep's report, or print it; return the files."""
     from manyhands.report import files, pages, tables  # drawing libraries are slow to import
 
-    folder = to / sweep.path.name if to and several else to
     if format == "html":
         return files.write(sweep, folder)
     if format == "png":
@@ -76,8 +91,7 @@ def _runs(runs: Sequence[RunDir], format: str, to: Path | None) -> list[Path]:
     from manyhands.report import files, tables
     from manyhands.report import runs as page
 
-    first = runs[0].path
-    folder = to or (first if len(runs) == 1 else REPORTS / f"{first.resolve().name}-and-{len(runs) - 1}-more")
+    folder = to or (runs[0].path if len(runs) == 1 else REPORTS / _name_of_runs(runs))
     if format == "html":
         return files.write_runs(runs, folder)
     if format == "png":
@@ -98,7 +112,7 @@ def _text(text: str, format: str, to: Path | None) -> list[Path]:
 
 def _find(names: Sequence[str], sweeps_in: Path, runs_in: Path) -> Found:
     """Return the sweeps and runs of these names; the newest sweep for none."""
-    sweeps, runs = _list_sweeps(sweeps_in), list_runs(runs_in)
+    sweeps, runs = [sweep for sweep in list_sweeps(sweeps_in) if sweep.record.is_file()], list_runs(runs_in)
     if not names:
         check(bool(sweeps), f"there are no sweeps under '{sweeps_in}' yet; try: manyhands scale strong mlp")
         return Found(sweeps[-1:], [])
@@ -110,12 +124,6 @@ def _find(names: Sequence[str], sweeps_in: Path, runs_in: Path) -> Found:
         else:
             found.runs.append(one)
     return found
-
-
-def _list_sweeps(out: Path) -> list[SweepDir]:
-    """Return the sweeps that have a record, the newest at the end."""
-    files = sorted(out.glob("*/sweep.json"), key=lambda file: file.stat().st_mtime_ns)
-    return [SweepDir(file.parent) for file in files]
 
 
 def _folder(path: Path) -> SweepDir | RunDir | None:

@@ -1,5 +1,6 @@
 """`manyhands scale`: measure how a task scales over workers, say where the time went, and draw the report."""
 
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -18,9 +19,10 @@ from rich.text import Text
 
 from manyhands.cli.options import JSON_OPTION, config_options, default_is
 from manyhands.cli.show import clock, people, print_json, results
-from manyhands.errors import check, unknown
-from manyhands.lab.asked import BUDGET, KINDS, SET_BY_SWEEP, THREADS
+from manyhands.errors import check
+from manyhands.lab.asked import BUDGET, SET_BY_SWEEP, THREADS, check_kind
 from manyhands.record import Cell, SweepDir, SweepRecord
+from manyhands.record.texts import cell_name
 
 if TYPE_CHECKING:
     from manyhands.lab.sweep import SweepObserver, SweepPulse
@@ -78,7 +80,7 @@ def scale(
 ) -> None:
     """Measure how TASK scales over workers: speed-up, efficiency, what was lost where; then draw a report.
 
-    Every cell (engine × workers × …) is run at least 5 times, in turn with all others.
+    Every cell (engine × workers × …) is run in turn, five times or more unless --repeats says otherwise.
 
     One worker alone is what they are compared with. A run that fails is a marked row.
 
@@ -86,11 +88,10 @@ def scale(
 
     Example: manyhands scale strong mlp --workers 1,2 --engines threads,mpi --budget 2m
     """
-    from manyhands.lab.sweep import scale as sweep  # scipy's fits are slow to import, and other commands need none
+    from manyhands.lab.sweep import sweep  # scipy's fits are slow to import, and other commands need none
 
     check(bool(kind), "strong or weak? for example: manyhands scale strong mlp")
-    if kind not in KINDS:
-        unknown("kind of scaling", kind, KINDS)
+    check_kind(kind)
     check(bool(task), f"which task? for example: manyhands scale {kind} mlp")
     asked = {
         "workers": workers,
@@ -107,18 +108,18 @@ def scale(
     }
     given = {name: value for name, value in {**asked, **options}.items() if value is not None}
     with _progress() as observe, redirect_stdout(sys.stderr):
-        record = sweep(kind, task, out=out, resume=resume_from or resume, observe=observe, **given)
+        folder, record = sweep(kind, task, out=out, resume=resume_from or resume, observe=observe, options=given)
     show(record, people if json else results)
     if record.status == "interrupted":
-        _say(f"stopped; go on with: {_resume_command(record, task, out)}")
+        _say(f"stopped; go on with: {_resume_command(record, task, folder)}")
     elif report:
-        _draw(SweepDir(out / record.id))
-    _say(f"kept in {out / record.id}")
+        _draw(folder)
+    _say(f"kept in {folder.path}")
     if json:
         print_json(record.model_dump_json())
     if record.status == "interrupted":
         raise typer.Exit(130)
-    if all(measure.failed for measure in record.measures):
+    if not any(row.repeats for row in record.rows if row.cell.role == "cell"):
         raise typer.Exit(1)
 
 
@@ -163,9 +164,10 @@ def _say(sentence: str) -> None:
     people.print(sentence, markup=False, soft_wrap=True)
 
 
-def _resume_command(record: SweepRecord, task: str, out: Path) -> str:
-    elsewhere = f" --out {out}" if out != OUT else ""
-    return f"manyhands scale {record.kind} {task} --resume-from {record.id}{elsewhere}"
+def _resume_command(record: SweepRecord, task: str, folder: SweepDir) -> str:
+    out = folder.path.parent
+    elsewhere = ["--out", str(out)] if out != OUT else []
+    return shlex.join(["manyhands", "scale", record.kind, task, "--resume-from", folder.path.name, *elsewhere])
 
 
 @contextmanager
@@ -217,13 +219,13 @@ def _rest(pulse: "SweepPulse") -> str:
         return f"{name} …"
     if run.failed:
         return f"{name} failed: {run.failed}"
+    if not run.step_ms:
+        return f"{name} … took no time that can be measured"
     return f"{name} … {run.batch_size / run.step_ms * 1e3:,.0f} samples/s"
 
 
 def name_of_cell(cell: Cell) -> str:
     """Say in short what a cell is: `mpi ×2, batch 64`; a probe is one worker with a smaller batch."""
-    from manyhands.report.texts import cell_name
-
     image = f", {cell.image_size} px" if cell.image_size else ""
     data = f", data ×{cell.replicate}" if cell.replicate > 1 else ""
     return f"{cell_name(cell)}, batch {cell.batch_size}{image}{data}"

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from manyhands.launch.base import Observer
 from manyhands.record import Pulse, RunRecord
+from manyhands.record.texts import workers_name
 from manyhands.run import ignore
 
 people = Console(stderr=True, highlight=False)
@@ -94,13 +95,7 @@ def side_by_side(records: Sequence[RunRecord]) -> Table:
 
 def name_of(record: RunRecord) -> str:
     """Say engine and workers in short: `mpi ×2`, `hybrid 2×2`."""
-    if record.engine == "serial":
-        return "serial"
-    return (
-        f"{record.engine} {record.workers}×{record.threads}"
-        if record.threads > 1
-        else f"{record.engine} ×{record.workers}"
-    )
+    return workers_name(record.engine, record.workers, record.threads)
 
 
 def table_of(records: Sequence[RunRecord], *, baseline: RunRecord | None = None, title: str = "") -> Table:

@@ -42,15 +42,14 @@ class TracedComm(Comm):
         self._end_collective("all-reduce", start)
 
     def begin_all_reduce_(self, t: Tensor) -> Callable[[], None]:
-        """Pass on; the time between beginning and end is the caller's."""
-        start = self._begin(t, 2 * t.nbytes * (self.size - 1) // self.size)
+        """Pass on; only what is waited for at the end counts, since the caller computes until then."""
+        self._begin(t, 2 * t.nbytes * (self.size - 1) // self.size)
         end = self.inner.begin_all_reduce_(t)
-        begun_s = self.clock() - start
 
         def end_and_note() -> None:
-            again = self.clock()
+            start = self.clock()
             end()
-            self._end_collective("all-reduce (end)", again, begun_s)
+            self._end_collective("all-reduce (end)", start)
 
         return end_and_note
 
@@ -115,9 +114,9 @@ class TracedComm(Comm):
                 torch.cuda.synchronize(t.device)
         return self.clock()
 
-    def _end_collective(self, name: str, start: float, before_s: float = 0.0) -> None:
+    def _end_collective(self, name: str, start: float) -> None:
         now = self.clock()
-        self.collective_s.append(now - start + before_s)
+        self.collective_s.append(now - start)
         self.spans.add(name, "comm", start, now)
 
     def _end_p2p(self, name: str, start: float) -> None:

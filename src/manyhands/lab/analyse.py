@@ -4,9 +4,8 @@ from typing import NamedTuple
 
 from manyhands.lab.explain import explain
 from manyhands.lab.fits import fits
-from manyhands.lab.measured import Kind
 from manyhands.lab.rows import rows
-from manyhands.record.sweep import Cell, Finding, Fit, Measure, Row
+from manyhands.record.sweep import Cell, Finding, Fit, Kind, Measure, Row
 
 
 class Analysis(NamedTuple):

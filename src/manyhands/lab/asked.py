@@ -5,7 +5,7 @@ import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -14,13 +14,13 @@ from manyhands.config import plain_words, read_toml
 from manyhands.errors import UserError, check, unknown
 from manyhands.lab.budget import parse_duration
 from manyhands.launch.environment import outer_world
+from manyhands.record import Kind
 from manyhands.request import resolve
 from manyhands.run import preflight
 from manyhands.tasks import Task, load
 from manyhands.tasks.load import check_not_importing, spec_of
 
-Kind = Literal["strong", "weak"]
-KINDS: tuple[Kind, ...] = ("strong", "weak")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 BUDGET = "5m"
 THREADS = 2
 BELONG_TO_CELLS = {
@@ -208,10 +208,11 @@ def _make(values: Mapping[str, Any]) -> Asked:
 
 def _check_settings(settings: Mapping[str, Any]) -> None:
     """Refuse the settings of a run that a sweep sets itself."""
-    for name in SET_BY_SWEEP & settings.keys():
-        dashed = name.replace("_", "-")
-        hint = f"use --{BELONG_TO_CELLS[name].replace('_', '-')}" if name in BELONG_TO_CELLS else "leave it out"
-        raise UserError(f"a sweep sets {dashed} itself; {hint}")
+    for name in settings:
+        if name in SET_BY_SWEEP:
+            dashed = name.replace("_", "-")
+            hint = f"use --{BELONG_TO_CELLS[name].replace('_', '-')}" if name in BELONG_TO_CELLS else "leave it out"
+            raise UserError(f"a sweep sets {dashed} itself; {hint}")
 
 
 def _check_choices(asked: Asked, given: Mapping[str, Any]) -> None:
@@ -225,6 +226,7 @@ def _check_choices(asked: Asked, given: Mapping[str, Any]) -> None:
     )
     for engine in asked.engines:
         launch.make(engine)
+    check("sim" not in asked.engines, "engine sim cannot be measured: its workers are virtual and take no time")
     for spec in asked.syncs:
         sync.make(spec)
     check(max(asked.workers) > 1, f"a sweep compares several workers with one; got --workers {asked.workers[0]}")

@@ -70,9 +70,9 @@ class Spent:
     """Seconds, in Python and in compiled functions, and the number of gaps between notes that they are the sums of."""
 
     python_s: float = 0.0
-    python_gaps: int = 0
+    python_gaps: float = 0
     native_s: float = 0.0
-    native_gaps: int = 0
+    native_gaps: float = 0
 
     def add(self, other: "Spent") -> None:
         """Add some more."""
@@ -98,6 +98,10 @@ class Spent:
             self.native_s - earlier.native_s,
             self.native_gaps - earlier.native_gaps,
         )
+
+    def share(self, part: float) -> "Spent":
+        """Return so large a part of it."""
+        return Spent(self.python_s * part, self.python_gaps * part, self.native_s * part, self.native_gaps * part)
 
     def net(self, toll: Toll) -> float:
         """Return the seconds that it takes when nothing is noted."""

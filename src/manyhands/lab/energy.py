@@ -46,8 +46,9 @@ def _packages(powercap: Path) -> Iterator[tuple[str, Counter]]:
     """Yield the processors' packages; the domains inside them (`intel-rapl:0:0`) are counted there already."""
     for folder in sorted(powercap.glob("intel-rapl:*")):
         with contextlib.suppress(OSError, ValueError):  # since 2020 root alone may read them, unless allowed
-            if folder.name.count(":") == 1 and (folder / "name").read_text().startswith("package"):
-                used, most = (int((folder / name).read_text()) for name in ("energy_uj", "max_energy_range_uj"))
+            if folder.name.count(":") == 1 and (folder / "name").read_text(encoding="utf-8").startswith("package"):
+                counters = ("energy_uj", "max_energy_range_uj")
+                used, most = (int((folder / name).read_text(encoding="utf-8")) for name in counters)
                 yield folder.name, Counter(used, most)
 
 

@@ -1,12 +1,13 @@
 """Say in words where the lost percents of every row went, each sentence with its number, and what would help."""
 
 from collections.abc import Callable
-from math import ceil, floor, log10
+from math import ceil
 
-from manyhands.lab.losses import CAUSES, Loss
-from manyhands.lab.measured import Kind, Measured
+from manyhands.lab.losses import Loss
+from manyhands.lab.measured import Measured
 from manyhands.lab.remedies import remedies
-from manyhands.record.sweep import Cause, Cell, Finding, Fit, Interval, Measure, Part, Row
+from manyhands.record.sweep import Cause, Cell, Finding, Fit, Kind, Measure, Part, Row
+from manyhands.record.texts import cell_names, count, duration, in_brackets, interval_95, num_bytes, plain
 
 WORTH_A_SENTENCE_PCT = 0.5
 """Smaller parts are summed up as the rest."""
@@ -22,7 +23,7 @@ def explain(
 
 
 def _finding(measured: Measured, row: Row, rows: list[Row], fits: list[Fit]) -> Finding:
-    name = name_of(measured, row.cell)
+    name = cell_names(other.cell for other in rows)[row.cell.key]
     baseline = measured.baseline(row.cell)
     alone = next((other for other in rows if other.cell == baseline), None)
     if row.samples_per_s is None:
@@ -34,7 +35,7 @@ def _finding(measured: Measured, row: Row, rows: list[Row], fits: list[Fit]) -> 
     return Finding(
         row=row.cell.key,
         headline=f"{name}: {_headline(measured.kind, row)}",
-        parts=[Part(cause=cause, percent=loss.parts[cause]) for cause in CAUSES],
+        parts=[Part(cause=cause, percent=percent) for cause, percent in loss.parts.items()],
         sentences=[*_sentences(loss), *_doubts(loss)],
         remedies=remedies(loss, rows, fits),
     )
@@ -46,34 +47,18 @@ def _bare(row: Row, headline: str, *sentences: str) -> Finding:
 
 def _why_no_speed_up(row: Row, alone: Row | None) -> str:
     why = f": {alone.failed.rstrip('.')}" if alone else ""
-    return f"There is no run of one worker alone to compare {_count(row.repeats, 'run')} with{why}."
-
-
-def name_of(measured: Measured, cell: Cell) -> str:
-    """Name a cell as tables do, with its batch and image size where a sweep has several."""
-    many = f"{cell.workers}×{cell.threads}" if cell.threads > 1 else f"×{cell.workers}"
-    name = f"{cell.engine} {many}" if cell.sync == "allreduce" else f"{cell.engine} {many} {cell.sync}"
-    alone = [other for other in measured.cells if other.role == "baseline"]
-    if len({other.batch_size for other in alone}) > 1:
-        name += f", batch {cell.batch_size}"
-    if len({other.image_size for other in alone}) > 1:
-        name += f", images of {cell.image_size or 'their own'} pixels"
-    return name
+    return f"There is no run of one worker alone to compare {count(row.repeats, 'run')} with{why}."
 
 
 def _headline(kind: Kind, row: Row) -> str:
     assert row.speed_up
     assert row.efficiency
     fast = "as fast as one worker" if kind == "strong" else "the samples/s of one worker"
-    interval = f" (95 %: {_span(row.efficiency)})" if row.repeats > 1 else ""
+    interval = in_brackets(interval_95(row.efficiency, 100, 1))
     lost = f"{100 * (1 - row.efficiency.value):.1f} % of the time was lost"
     if row.efficiency.value > 1:
         lost = f"superlinear, {100 * (row.efficiency.value - 1):.1f} % of the time was won"
     return f"{row.speed_up.value:.2f}× {fast}, efficiency {100 * row.efficiency.value:.1f} %{interval}; {lost}"
-
-
-def _span(efficiency: Interval) -> str:
-    return f"{100 * efficiency.low:.1f}–{100 * efficiency.high:.1f}"
 
 
 def _sentences(loss: Loss) -> list[str]:
@@ -102,12 +87,11 @@ def _doubts(loss: Loss) -> list[str]:
     if row.repeats == 1:
         said.append(f"1 run cannot tell a loss from noise; {ENOUGH_REPEATS} repeats can.")
     elif row.efficiency.low <= 1 <= row.efficiency.high:
-        said.append(
-            f"All this is within the noise: the efficiency may as well be 100 % (95 %: {_span(row.efficiency)})."
-        )
+        interval = in_brackets(interval_95(row.efficiency, 100, 1))
+        said.append(f"All this is within the noise: the efficiency may as well be 100 %{interval}.")
     if row.oversubscribed:
         said.append(
-            f"{loss.ranks} ranks share {_count(loss.measured.cores, 'core')}: "
+            f"{loss.ranks} ranks share {count(loss.measured.cores, 'core')}: "
             "communication and waiting hold time in which a rank had no core."
         )
     if row.failed:
@@ -117,7 +101,7 @@ def _doubts(loss: Loss) -> list[str]:
 
 def _comm(loss: Loss, percent: str) -> str:
     row = loss.row
-    sent = f"{_bytes(row.bytes_per_step)} in {_count(row.messages_per_step, 'message')}"
+    sent = f"{num_bytes(row.bytes_per_step)} in {count(row.messages_per_step, 'message')}"
     return f"{percent} went to communication: {_of_step(loss, row.comm_ms)}, in which all workers together send {sent}."
 
 
@@ -137,7 +121,7 @@ def _small_batch(loss: Loss, percent: str) -> str:
 
 
 def _oversubscription(loss: Loss, percent: str) -> str:
-    return f"{percent} was lost because {loss.ranks} ranks take turns on {_count(loss.measured.cores, 'core')}."
+    return f"{percent} was lost because {loss.ranks} ranks take turns on {count(loss.measured.cores, 'core')}."
 
 
 def _memory(loss: Loss, percent: str) -> str:
@@ -156,7 +140,7 @@ def _won_small_batch(loss: Loss, percent: str) -> str:
 
 
 def _won_serial(loss: Loss, percent: str) -> str:
-    now, before = _ms(loss.row.serial_ms), _ms(loss.alone.serial_ms)
+    now, before = duration(loss.row.serial_ms / 1e3), duration(loss.alone.serial_ms / 1e3)
     return f"{percent} was won in the optimiser's step and the loop around it: {now} a step, one worker takes {before}."
 
 
@@ -169,7 +153,23 @@ def _won_wait(loss: Loss, percent: str) -> str:
 
 
 def _won_oversubscription(loss: Loss, percent: str) -> str:
-    return f"{percent} was won though {loss.ranks} ranks take turns on {_count(loss.measured.cores, 'core')}."
+    return f"{percent} was won though {loss.ranks} ranks take turns on {count(loss.measured.cores, 'core')}."
+
+
+def _unclear(loss: Loss, percent: str) -> str:
+    return f"{percent} was lost in computing, {_why_unclear(loss)}."
+
+
+def _won_unclear(loss: Loss, percent: str) -> str:
+    return f"{percent} was won in computing, {_why_unclear(loss)}."
+
+
+def _why_unclear(loss: Loss) -> str:
+    """Say why small batches and sharing the machine are not told apart: the probe failed, and why."""
+    which = f"one worker alone with {ceil(loss.batch / loss.cell.size)} samples"
+    reasons = loss.measured.failures(loss.probe) if loss.probe else []
+    failed = f"the probe ({which}) failed: {reasons[0].rstrip('.')}" if reasons else f"there is no probe ({which})"
+    return f"where small batches and sharing the machine cannot be told apart, because {failed}"
 
 
 SERIAL_WORK = {
@@ -190,6 +190,7 @@ LOST: dict[Cause, Sentence] = {
     "small-batch": _small_batch,
     "oversubscription": _oversubscription,
     "memory": _memory,
+    "unclear": _unclear,
 }
 WON: dict[Cause, Sentence] = {
     "comm": _won_comm,
@@ -198,42 +199,28 @@ WON: dict[Cause, Sentence] = {
     "small-batch": _won_small_batch,
     "oversubscription": _won_oversubscription,
     "memory": _won_memory,
+    "unclear": _won_unclear,
 }
 
 
 def _of_step(loss: Loss, ms: float) -> str:
-    return f"{_ms(ms)} of a step of {_ms(loss.step_ms)}"
+    return f"{duration(ms / 1e3)} of a step of {duration(loss.step_ms / 1e3)}"
 
 
 def _small_and_whole(loss: Loss, longer: str) -> str:
-    whole = round(loss.batch / loss.cell.size / loss.share)
+    own = loss.batch / loss.cell.size
+    whole = round(own / loss.share)
     return (
-        f"for {loss.batch / loss.cell.size:.4g} samples one worker alone takes {_lost(loss, 'small-batch')} {longer} "
-        f"than 1/{loss.cell.size} of its {_ms(loss.alone.compute_ms)} for {whole}"
+        f"for {plain(own)} samples one worker alone takes {_lost(loss, 'small-batch')} {longer} "
+        f"than 1/{loss.cell.size} of its {duration(loss.alone.compute_ms / 1e3)} for {whole:,}"
     )
 
 
 def _beside_and_alone(loss: Loss, longer: str) -> str:
-    return f"computing takes {_ms(loss.row.compute_ms)} a step, {_lost(loss, 'memory')} {longer} than one worker alone"
+    takes = duration(loss.row.compute_ms / 1e3)
+    return f"computing takes {takes} a step, {_lost(loss, 'memory')} {longer} than one worker alone"
 
 
 def _lost(loss: Loss, cause: Cause) -> str:
     """Return the time that a part stands for, lost or won: as its percent does, it pairs repeats."""
-    return _ms(abs(loss.parts[cause]) / 100 * loss.step_ms)
-
-
-def _ms(ms: float) -> str:
-    digits = 3 if ms >= 1 else 2
-    decimals = max(0, digits - 1 - floor(log10(ms))) if ms > 0 else 0
-    return f"{ms:,.{decimals}f} ms"
-
-
-def _bytes(number: float) -> str:
-    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if number >= factor:
-            return f"{number / factor:.3g} {unit}"
-    return f"{number:.0f} B"
-
-
-def _count(number: float, noun: str) -> str:
-    return f"{number:.3g} {noun}" if number == 1 else f"{number:.3g} {noun}s"
+    return duration(abs(loss.parts[cause]) / 100 * loss.step_ms / 1e3)

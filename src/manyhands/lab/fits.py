@@ -19,10 +19,10 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 from scipy.stats import t as student
 
-from manyhands.lab.measured import Kind, Measured
+from manyhands.lab.measured import Measured
 from manyhands.lab.rows import rates
 from manyhands.lab.stats import LEVELS
-from manyhands.record.sweep import Cell, Fit, Interval, Measure
+from manyhands.record.sweep import MOST_WORKERS, Cell, Fit, Interval, Kind, Measure
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,8 +31,6 @@ SCALE = (0.05, 0.001)
 NO_SPEED = 1e-9
 """A speed-up that stands for those below 0, which a law beyond its bounds may give."""
 DRAWS = 2000
-MOST_WORKERS = 1024
-"""A best number of workers beyond this is as good as none: nobody measures that far."""
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,12 @@ class Looked(Protocol):
         """How many timed steps are not in it."""
 
     @property
+    def plain_step_s(self) -> float:
+        """How long a step is that is not timed."""
+
+    @property
     def extra_s(self) -> float:
-        """By how much a timed step is longer than another."""
+        """By how much a timed step is longer."""
 
     def toll(self) -> Toll:
         """Tell what the notes cost."""
@@ -42,6 +46,7 @@ def plain(lens: Looked) -> dict[str, Any]:
         "steps": lens.steps,
         "timed_steps": lens.timed_steps,
         "disturbed_steps": lens.disturbed_steps,
+        "plain_step_ms": 1e3 * lens.plain_step_s,
         "extra_ms": 1e3 * lens.extra_s,
         "functions": [_function(code, function, toll) for code, function in functions.items()],
         "lines": sorted(_lines(functions, toll), key=lambda line: -line["self_s"])[:MOST_LINES],

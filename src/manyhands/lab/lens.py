@@ -128,24 +128,34 @@ class Lens:
         return len(self._disturbed)
 
     @property
+    def plain_step_s(self) -> float:
+        """How long a step is that is not timed, in the least disturbed tenth of these."""
+        return statistics.mean(_least(self.plain_s)) if self.plain_s else 0.0
+
+    @property
     def extra_s(self) -> float:
-        """By how much a timed step is longer than another, in the least disturbed quarters of both."""
+        """By how much a timed step is longer, likewise."""
         if not self._spent or not self.plain_s:
             return 0.0
-        timed = _least([spent.python_s + spent.native_s for spent in self._spent])
-        return max(0.0, statistics.mean(timed) - statistics.mean(_least(self.plain_s)))
+        calm = self._calmest()
+        return max(0.0, calm.python_s + calm.native_s - self.plain_step_s)
 
     def toll(self) -> Toll:
         """Tell what the notes cost, from how much longer they make a step."""
         if not self._spent:
             return Toll(0.0, 1.0)
-        spent, slow = sum_of(self._spent), self._slow_down
-        slower_s = spent.python_s * (1 - 1 / slow)
-        note_s = (self.extra_s * len(self._spent) - slower_s) / (spent.native_gaps + spent.python_gaps / slow)
+        calm, slow = self._calmest(), self._slow_down
+        slower_s = calm.python_s * (1 - 1 / slow)
+        note_s = (self.extra_s - slower_s) / (calm.native_gaps + calm.python_gaps / slow)
         # Steps differ for other reasons too. But a note costs no less than the shortest gaps between notes last, and
         # cannot cost far more than half of them do.
         least_s, half_s = (statistics.median(gaps) for gaps in zip(*self._short_gaps, strict=True))
         return Toll(min(max(note_s, least_s), 2 * half_s), slow)
+
+    def _calmest(self) -> Spent:
+        """Return the mean of the least disturbed timed steps."""
+        calm = sorted(self._spent, key=lambda spent: spent.python_s + spent.native_s)[: 1 + len(self._spent) // 10]
+        return sum_of(calm).share(1 / len(calm))
 
     def _end_timed(self) -> None:
         piece = _Piece(self._log.close(), self._stack)
@@ -169,9 +179,9 @@ _AT = Lens.at.__code__
 
 
 def _least(seconds: Iterable[float]) -> list[float]:
-    """Return the least quarter."""
+    """Return the least tenth."""
     ordered = sorted(seconds)
-    return ordered[: 1 + len(ordered) // 4]
+    return ordered[: 1 + len(ordered) // 10]
 
 
 def _short_gaps(notes: list[Note]) -> tuple[float, float]:

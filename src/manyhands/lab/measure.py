@@ -5,20 +5,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 from pydantic import ValidationError
 
-from manyhands import tasks
-from manyhands.config import RunConfig
-from manyhands.data.order import num_batches
 from manyhands.lab.energy import EnergyMeter
 from manyhands.launch.interrupt import die_with_parent
 from manyhands.record import Measure, RunDir, RunRecord
-from manyhands.tasks.setup import load_data
 
 SAYS = "manyhands: "
 """How a line on stderr begins that says why a command failed."""
@@ -75,7 +71,7 @@ def _run(command: list[str], timeout_s: float) -> tuple[int, str, str]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
         errors="replace",
         start_new_session=True,  # Ctrl-C reaches only us
         preexec_fn=partial(die_with_parent, signal.SIGKILL),
@@ -133,7 +129,7 @@ def _figures(record: RunRecord) -> Measure:
         repeat=0,
         batch_size=record.batch_size,
         steps=record.steps,
-        steps_per_epoch=_steps_per_epoch(record),
+        steps_per_epoch=record.steps_per_epoch,
         step_ms=record.steady.step_ms,
         compute_ms=record.steady.compute_ms,
         serial_ms=record.steady.serial_ms,
@@ -149,17 +145,3 @@ def _figures(record: RunRecord) -> Measure:
         test_accuracy=record.test_accuracy,
         max_rss_bytes=max(rank.max_rss_bytes for rank in record.ranks),
     )
-
-
-def _steps_per_epoch(record: RunRecord) -> int:
-    """Return the steps of a whole epoch; a run that was cut short by `--steps` does not tell them."""
-    config = record.config
-    if config.steps == 0:
-        return record.steps // max(1, record.epochs)
-    return num_batches(_num_samples(config.task, config.data, config.replicate), record.batch_size)
-
-
-@cache
-def _num_samples(task: str, data: str, replicate: int) -> int:
-    """Return how many training samples there are, whatever the size of their images."""
-    return len(load_data(tasks.load(task), RunConfig(task=task, data=data, replicate=replicate)).train)

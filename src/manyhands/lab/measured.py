@@ -3,12 +3,9 @@
 import math
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Literal
 
 from manyhands import sync
-from manyhands.record.sweep import Cell, Measure
-
-Kind = Literal["strong", "weak"]
+from manyhands.record.sweep import Cell, Kind, Measure
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class Measured:
         share = math.ceil(next(iter(runs)).batch_size / cell.size)
         for other in self.cells:
             alike = other.role == "probe" and other.image_size == cell.image_size
-            if alike and other.batch_size == share and self.good(other):
+            if alike and other.batch_size == share:
                 return other
         return None
 

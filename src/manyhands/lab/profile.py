@@ -66,6 +66,7 @@ def profile(
     check_not_importing()
     own = tasks.load(task) if isinstance(task, str) else task
     config = resolve(task if isinstance(task, str) else name_of(task), options, own)
+    check(config.engine != "sim", "a profile is of real time, of which engine sim has none; choose another engine")
     accept(config)
     launcher = launch.make(config.engine)
     ready = preflight(config, own)
@@ -107,7 +108,9 @@ def pace_of(config: RunConfig, steps: int, tried: Trial) -> Pace:
         f"a profile of {steps} steps is too short: {WARM_UP} warm up{traced}, and at least {FEWEST_AFTER} must follow; "
         f"give --steps {first + FEWEST_AFTER} or more",
     )
-    wanted = tried.notes * NOTE_S / (COST * tried.least_s)
+    # Threads of one process note one after the other, since they share the interpreter's lock.
+    sharing = config.workers if config.engine == "threads" else config.threads
+    wanted = sharing * tried.notes * NOTE_S / (COST * tried.least_s)
     return Pace(first, _prime_from(max(LEAST_STRIDE, min(wanted, left / FEWEST_TIMED))))
 
 
@@ -166,8 +169,9 @@ def _rank(whole: RunRecord, rank: int, own: dict[str, Any], seen: dict[str, Any]
         steps=seen["steps"],
         timed_steps=seen["timed_steps"],
         disturbed_steps=seen["disturbed_steps"],
+        plain_step_ms=seen["plain_step_ms"],
         extra_ms=seen["extra_ms"],
-        cost_pct=_cost_pct(seen, loop_s),
+        cost_pct=_cost_pct(seen),
         loop_s=loop_s,
         read_s=read_s,
         eval_s=eval_s,
@@ -177,6 +181,6 @@ def _rank(whole: RunRecord, rank: int, own: dict[str, Any], seen: dict[str, Any]
     )
 
 
-def _cost_pct(seen: dict[str, Any], loop_s: float) -> float:
+def _cost_pct(seen: dict[str, Any]) -> float:
     timed = seen["timed_steps"] + seen["disturbed_steps"]
-    return 0.1 * seen["extra_ms"] * timed / loop_s if loop_s else 0.0
+    return float(100 * seen["extra_ms"] * timed / max(1e-9, seen["plain_step_ms"] * seen["steps"]))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cache
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 from manyhands import launch, spec, sync
@@ -11,10 +11,12 @@ from manyhands.lab.losses import Loss
 from manyhands.lab.rows import rates
 from manyhands.lab.stats import median, paired
 from manyhands.record.sweep import Cause, Cell, Fit, Interval, Remedy, Row
+from manyhands.record.texts import count, in_brackets, interval_95
 from manyhands.sync.base import check_features
 
 MOST = 3
-WORTH_A_SENTENCE_PCT = 1.0
+LEAST_GAIN_PCT = 1.0
+"""A remedy that brings less is not worth the trouble."""
 PERIOD = 8
 SELDOM = {"local-sgd", "average-epoch", "average-once"}
 """Strategies that do not exchange in every step."""
@@ -30,17 +32,17 @@ BACKWARD = 2 / 3
 
 def remedies(loss: Loss, rows: list[Row], fits: list[Fit]) -> list[Remedy]:
     """Return the few remedies that bring most, best first."""
-    found = [
-        *_seldom(loss, rows),
-        *_overlap(loss, rows),
-        *_sharded(loss, rows),
-        *_larger_batch(loss, rows),
-        *_even_batch(loss),
-        *_fewer_workers(loss, rows, fits),
-        *_processes(loss, rows),
-        *_more_machines(loss),
-    ]
-    worth = [remedy for remedy in found if remedy.gain_pct >= WORTH_A_SENTENCE_PCT]
+    found = [*_fewer_workers(loss, rows, fits), *_processes(loss, rows), *_more_machines(loss)]
+    # Where ranks share cores, what looks like exchanges and waiting is time in which a rank had no core.
+    if not loss.row.oversubscribed:
+        found += [
+            *_seldom(loss, rows),
+            *_overlap(loss, rows),
+            *_sharded(loss, rows),
+            *_larger_batch(loss, rows),
+            *_even_batch(loss),
+        ]
+    worth = [remedy for remedy in found if remedy.gain_pct >= LEAST_GAIN_PCT]
     return sorted(worth, key=lambda remedy: -remedy.gain_pct)[:MOST]
 
 
@@ -123,12 +125,12 @@ def _fewer_workers(loss: Loss, rows: list[Row], fits: list[Fit]) -> Iterator[Rem
     tried = [loss.alone, *(row for row in rows if _same_curve(loss, row) and row.cell.size < loss.cell.size)]
     best = _best(loss, tried)
     if best:
-        yield _remedy(cause, f"Take {_workers(best.row.cell.size)}", best.gain, _many(best.row.cell))
+        yield _remedy(cause, f"Take {count(best.row.cell.size, 'worker')}", best.gain, _many(best.row.cell))
     threads, servers = loss.cell.threads, loss.ranks - loss.cell.size
     fitting = (loss.measured.cores - servers) // threads * threads
     if loss.row.oversubscribed and fitting >= 1 and fitting not in {row.cell.size for row in tried}:
         cell = loss.cell.model_copy(update={"workers": fitting // threads})
-        what = f"Take {_workers(fitting)}, as many as there are cores for"
+        what = f"Take {count(fitting, 'worker')}, as many as there are cores for"
         yield _remedy(cause, what, ("about", _crowd_gain_pct(loss, fitting, fits)), _many(cell))
 
 
@@ -139,7 +141,7 @@ def _crowd_gain_pct(loss: Loss, workers: int, fits: list[Fit]) -> float:
     for fit in fits:
         if fit.law == "amdahl" and (fit.series, fit.batch_size, fit.image_size) == curve:
             serial = fit.parameters["serial"].value
-            return (1 / (serial + (1 - serial) / workers) / loss.row.speed_up.value - 1) * 100
+            return min(_most_pct(loss), (1 / (serial + (1 - serial) / workers) / loss.row.speed_up.value - 1) * 100)
     weak = loss.measured.kind == "weak"
     computing_ms = loss.alone.compute_ms * (1.0 if weak else 1 / workers)
     work = workers / loss.cell.size if weak else 1.0
@@ -153,18 +155,20 @@ def _processes(loss: Loss, rows: list[Row]) -> Iterator[Remedy]:
     what = "Take processes instead of threads"
     best = _best(loss, [row for engine in sorted(PROCESSES) for row in _alike(loss, rows, engine=engine)])
     if best:
-        yield _remedy(_larger(loss, *loss.parts), what, best.gain, f"--engine {best.row.cell.engine}")
-    elif _can_run("mpi", loss.cell.sync):
+        causes = [cause for cause in loss.parts if not loss.row.oversubscribed or cause not in ("comm", "wait")]
+        yield _remedy(_larger(loss, *causes), what, best.gain, f"--engine {best.row.cell.engine}")
+    elif _can_run("mpi", loss.cell.sync) and not loss.is_unclear:
         gain = _gain_pct(loss, loss.step_ms * (1 - loss.parts["memory"] / 100))
         yield _remedy("memory", what, ("at most", gain), "--engine mpi", "if their exchanges cost no more")
 
 
 def _more_machines(loss: Loss) -> Iterator[Remedy]:
     """Give the workers more machines."""
-    if loss.cell.engine not in PROCESSES | {"hybrid"}:
+    if loss.cell.engine not in PROCESSES | {"hybrid"} or loss.is_unclear:
         return
     crowding = loss.parts["memory"] + loss.parts["oversubscription"]
-    gain = ("at most", _gain_pct(loss, loss.step_ms * (1 - crowding / 100)))
+    # These have cores for all.
+    gain = ("at most", _gain_pct(loss, loss.step_ms * (1 - crowding / 100), cores=loss.cell.size))
     what, note = "Spread the workers over more machines", "if their network costs no more than exchanges do here"
     hosts = "--mpiexec 'mpiexec -hosts a,b'" if loss.cell.engine in ("mpi", "hybrid") else ""
     yield _remedy(_larger(loss, "memory", "oversubscription"), what, gain, hosts, note)
@@ -193,7 +197,7 @@ def _remedy(cause: Cause, what: str, gain: Interval | tuple[str, float], command
     if isinstance(gain, Interval):
         # What may be noise brings nothing that one could count on.
         gain_pct = gain.value if gain.low > 0 else 0.0
-        interval = f" (95 %: {gain.low:.1f}–{gain.high:.1f})" if gain.low < gain.high else ""
+        interval = in_brackets(interval_95(gain, 1, 1))
         brings = f"measured here: {gain_pct:.1f} % more samples/s{interval}"
     else:
         about, gain_pct = gain
@@ -202,13 +206,19 @@ def _remedy(cause: Cause, what: str, gain: Interval | tuple[str, float], command
     return Remedy(cause=cause, sentence=sentence, gain_pct=gain_pct, command=command)
 
 
-def _gain_pct(loss: Loss, step_ms: float, work: float = 1.0) -> float:
+def _gain_pct(loss: Loss, step_ms: float, work: float = 1.0, cores: int | None = None) -> float:
     """Return how many percent more samples/s there are when a step takes so long, for so many times the batch."""
-    return (work * loss.step_ms / max(step_ms, 0.01 * loss.step_ms) - 1) * 100
+    return min(_most_pct(loss, cores), (work * loss.step_ms / max(step_ms, 0.01 * loss.step_ms) - 1) * 100)
+
+
+def _most_pct(loss: Loss, cores: int | None = None) -> float:
+    """Return the gain beyond which nothing is promised: that every worker, or core, does what one alone does."""
+    assert loss.row.speed_up
+    return (min(loss.cell.size, cores or loss.measured.cores) / loss.row.speed_up.value - 1) * 100
 
 
 def _larger(loss: Loss, *causes: Cause) -> Cause:
-    return max(causes, key=lambda cause: loss.parts[cause])
+    return max(causes, key=lambda cause: loss.parts.get(cause, -inf))
 
 
 def _alike(loss: Loss, rows: list[Row], **other: int | str) -> list[Row]:
@@ -237,10 +247,6 @@ def _can_run(engine: str, text: str) -> bool:
 
 def _name(text: str) -> str:
     return spec.parse(text)[0]
-
-
-def _workers(number: int) -> str:
-    return "1 worker" if number == 1 else f"{number} workers"
 
 
 def _many(cell: Cell) -> str:

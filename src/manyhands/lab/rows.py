@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 
 from manyhands.lab import stats
-from manyhands.lab.measured import Kind, Measured
-from manyhands.record.sweep import Cell, Interval, Measure, Row
+from manyhands.lab.measured import Measured
+from manyhands.record.sweep import Cell, Interval, Kind, Measure, Row
 
 MEDIANS = (
     "compute_ms",

@@ -5,11 +5,9 @@ import secrets
 import time
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from manyhands.errors import UserError, check, unknown
-from manyhands.lab.asked import Asked, Kind
-from manyhands.record import Measure, SweepDir, SweepRecord, write_atomically
+from manyhands.errors import UserError, check
+from manyhands.lab.asked import Asked
+from manyhands.record import Kind, Measure, SweepDir, SweepRecord, find_sweep, list_sweeps, write_atomically
 from manyhands.request import absolute
 
 
@@ -29,40 +27,24 @@ def read_measures(sweep: SweepDir) -> list[Measure]:
     """Return the runs that have ended; a last line that was cut off is dropped, and the file mended."""
     if not sweep.measures.is_file():
         return []
-    whole, _, torn = sweep.measures.read_text().rpartition("\n")
-    if torn:
-        write_atomically(sweep.measures, f"{whole}\n" if whole else "")
+    whole, _, torn = sweep.measures.read_bytes().rpartition(b"\n")
+    lines = whole.split(b"\n") if whole else []
     try:
-        return [Measure.model_validate_json(line) for line in whole.splitlines()]
-    except ValidationError:
+        found = [Measure.model_validate_json(line.decode()) for line in lines]
+    except ValueError:
         raise UserError(f"'{sweep.measures}' is damaged: its lines are not runs of a sweep") from None
+    if torn:
+        write_atomically(sweep.measures, "".join(f"{line.decode()}\n" for line in lines))
+    return found
 
 
 def append_measure(sweep: SweepDir, measure: Measure) -> None:
     """Write down a run as soon as it has ended."""
-    with open(sweep.measures, "a") as f:
-        f.write(f"{measure.model_dump_json()}\n")
-
-
-def list_sweeps(out: Path) -> list[SweepDir]:
-    """Return the sweeps under this folder, the one started last at the end."""
-    files = sorted(out.glob("*/sweep.toml"), key=lambda path: path.stat().st_mtime_ns)
-    return [SweepDir(file.parent) for file in files]
-
-
-def find_sweep(out: Path, name: str) -> SweepDir:
-    """Return the sweep with this id, unique part of an id, or path; `last` is the newest."""
-    if (Path(name) / "sweep.toml").is_file():
-        return SweepDir(Path(name))
-    sweeps = list_sweeps(out)
-    check(bool(sweeps), f"there are no sweeps under '{out}'")
-    if name == "last":
-        return sweeps[-1]
-    found = [s for s in sweeps if name == s.path.name] or [s for s in sweeps if name in s.path.name]
-    check(len(found) <= 1, f"'{name}' fits {len(found)} sweeps under '{out}'; give more of the id")
-    if not found:
-        unknown(f"sweep under '{out}' named", name, [s.path.name for s in sweeps[-5:]])
-    return found[0]
+    try:
+        with open(sweep.measures, "a", encoding="utf-8") as f:
+            f.write(f"{measure.model_dump_json()}\n")
+    except OSError as error:
+        raise UserError(f"cannot write to '{sweep.measures}': {error.strerror}") from None
 
 
 def sweep_to_resume(out: Path, kind: Kind, task: str, name: str = "") -> SweepDir:

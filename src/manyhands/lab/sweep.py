@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, NoReturn, final
+from typing import Any, Literal, NamedTuple, NoReturn, final
 
 from manyhands import facts, tasks
 from manyhands.errors import UserError, check
@@ -63,6 +63,13 @@ class SweepObserver:
 NOBODY = SweepObserver()
 
 
+class Swept(NamedTuple):
+    """A sweep that has ended or was stopped."""
+
+    folder: SweepDir
+    record: SweepRecord
+
+
 def scale(
     kind: str,
     task: str | Task,
@@ -76,24 +83,31 @@ def scale(
 
     >>> record = scale("strong", "mlp", workers=[1, 2], engines=["threads", "mpi"], budget="2m")  # doctest: +SKIP
     """
+    return sweep(kind, task, out=Path(out), resume=resume, observe=observe, options=options).record
+
+
+def sweep(
+    kind: str, task: str | Task, *, out: Path, resume: bool | str, observe: SweepObserver, options: Mapping[str, Any]
+) -> Swept:
+    """Do as `scale` does, and tell where all is kept: a sweep that is resumed may lie elsewhere than under `out`."""
     check_may_start()
     if resume:
         _check_nothing_given(options)
         named = resume if isinstance(resume, str) else ""
-        folder = sweep_to_resume(Path(out), check_kind(kind), spec_of_task(task), named)
+        folder = sweep_to_resume(out, check_kind(kind), spec_of_task(task), named)
         asked = Asked.from_toml(folder.toml)
         marks = _marks(asked)
     else:
         asked = ask(check_kind(kind), spec_of_task(task), options)
         marks = _marks(asked)
-        folder = open_sweep(Path(out), asked)
-    sweep = _Sweep(folder, asked, marks, observe)
+        folder = open_sweep(out, asked)
+    work = _Sweep(folder, asked, marks, observe)
     with _ended_by_signals():
         try:
-            sweep.run()
+            work.run()
         except KeyboardInterrupt:
-            return sweep.finish("interrupted")
-        return sweep.finish("complete")
+            return Swept(folder, work.finish("interrupted"))
+        return Swept(folder, work.finish("complete"))
 
 
 def _check_nothing_given(options: Mapping[str, Any]) -> None:
@@ -111,8 +125,9 @@ def _marks(asked: Asked) -> dict[str, str]:
 
 def _check_not_all(asked: Asked, reasons: Mapping[str, str]) -> None:
     """Refuse a sweep of which nothing can run but one worker alone."""
-    if all(cell.key in reasons for cell in make_cells(asked) if cell.role == "cell"):
-        raise UserError(f"nothing of this sweep can run: {next(iter(reasons.values()))}")
+    compared = [cell.key for cell in make_cells(asked) if cell.role == "cell"]
+    if all(key in reasons for key in compared):
+        raise UserError(f"nothing of this sweep can run: {reasons[compared[0]]}")
 
 
 @contextmanager
@@ -143,12 +158,19 @@ class _Sweep:
         self._measures = read_measures(folder)
         self._marks = marks
         self._failures: Counter[str] = Counter()
+        self._failed_in_pilot: set[str] = set()
         self._takes_s: dict[str, float] = {}
         for known in self._measures:
             self._learn(known, known.total_s)
 
     def run(self) -> None:
         """Measure all that is not measured yet."""
+        try:
+            self._run()
+        finally:
+            self._tidy()
+
+    def _run(self) -> None:
         self._mark()
         if self._asked.needs_pilot:
             self._choose(self._pilot())
@@ -160,6 +182,18 @@ class _Sweep:
                 continue
             pulse = SweepPulse(cell, repeat, repeats, i, len(todo), self._left_s(todo[i:]))
             self._keep(self._measured(pulse, num_steps(self._asked, cell), self._folder.runs))
+
+    def _tidy(self) -> None:
+        """Remove what the pilot left, and the folders of runs that failed or were ended: nothing names them."""
+        shutil.rmtree(self._pilot_folder, ignore_errors=True)
+        named = {run.run for run in self._measures}
+        for folder in self._folder.runs.glob("*"):
+            if f"{folder.parent.name}/{folder.name}" not in named:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    @property
+    def _pilot_folder(self) -> Path:
+        return self._folder.path / "pilot"
 
     def finish(self, status: Literal["complete", "interrupted"]) -> SweepRecord:
         """Work out what the runs say together, and write it down."""
@@ -194,17 +228,16 @@ class _Sweep:
     def _pilot(self) -> dict[str, Pilot]:
         """Run every cell shortly; its figures tell how long others take, and are thrown away."""
         cells, pilots, reasons = self._round(0), dict[str, Pilot](), dict(self._marks)
-        folder = self._folder.path / "pilot"
         for i, cell in enumerate(cells):
             left_s = max(0.0, self._asked.budget_s - (time.perf_counter() - self._begun))
             begun = time.perf_counter()
             pulse = SweepPulse(cell, PILOT, self._asked.repeats, i, len(cells), left_s)
-            run = self._measured(pulse, PILOT_STEPS, folder)
+            run = self._measured(pulse, PILOT_STEPS, self._pilot_folder)
             if run.failed:
                 reasons[cell.key] = run.failed
+                self._failed_in_pilot.add(cell.key)
             else:
                 pilots[cell.key] = pilot_of(run, time.perf_counter() - begun)
-        shutil.rmtree(folder, ignore_errors=True)
         self._check_some_ran(reasons)
         return pilots
 
@@ -268,7 +301,9 @@ class _Sweep:
         if pulse.repeat == PILOT:
             return PILOT_TIMEOUT_S
         known = self._takes_s.get(pulse.cell.key)
-        return TIMEOUT_S if known is None else 60.0 + PATIENCE * known
+        if known is not None:
+            return 60.0 + PATIENCE * known
+        return PILOT_TIMEOUT_S if pulse.cell.key in self._failed_in_pilot else TIMEOUT_S
 
     def _left_s(self, todo: Sequence[tuple[int, Cell]]) -> float | None:
         """Return how long the rest will take, cells of which nothing is known as long as the others."""

@@ -21,12 +21,15 @@ from manyhands.record.sweep import (
     Finding,
     Fit,
     Interval,
+    Kind,
     Measure,
     Part,
     Remedy,
     Row,
     SweepDir,
     SweepRecord,
+    find_sweep,
+    list_sweeps,
 )
 
 __all__ = [
@@ -36,6 +39,7 @@ __all__ = [
     "Fit",
     "FunctionRow",
     "Interval",
+    "Kind",
     "LineRow",
     "Measure",
     "Part",
@@ -52,7 +56,9 @@ __all__ = [
     "SweepDir",
     "SweepRecord",
     "find_run",
+    "find_sweep",
     "list_runs",
+    "list_sweeps",
     "new_id",
     "open_run",
     "read_events",

@@ -64,10 +64,12 @@ class RankProfile(BaseModel):
     """Of these, how many were timed call by call; calls and times are scaled from them to the run."""
     disturbed_steps: int
     """Timed steps that were left out, since another program took the core meanwhile."""
+    plain_step_ms: float
+    """How long the others were, in the least disturbed tenth of them."""
     extra_ms: float
-    """What timing adds to a step; it is taken off all figures."""
+    """What timing adds to a step, likewise; it is taken off all figures."""
     cost_pct: float
-    """What that makes of the run."""
+    """What that adds to the loop of the run, of which only some steps are timed."""
     loop_s: float
     read_s: float = 0.0
     eval_s: float = 0.0

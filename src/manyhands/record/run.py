@@ -73,6 +73,7 @@ class RunRecord(BaseModel):
     batch_size: int
     epochs: int
     steps: int
+    steps_per_epoch: int = 0
     resumed_from: int
     """Step of the checkpoint this run went on from; 0 for a fresh run."""
     seed: int
@@ -173,7 +174,7 @@ class RunDir:
     def read(self) -> RunRecord | None:
         """Return the record, or None where there is none that can be read."""
         try:
-            return RunRecord.model_validate_json(self.record.read_text())
+            return RunRecord.model_validate_json(self.record.read_text(encoding="utf-8"))
         except (OSError, ValidationError):
             return None
 
@@ -197,7 +198,7 @@ def open_run(run: RunDir, config: RunConfig) -> None:
 def write_atomically(path: Path, text: str) -> None:
     """Write beside, flush, then rename, so that a reader sees the old file or the new one, whole."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")  # several threads may write
-    with open(beside, "w") as f:
+    with open(beside, "w", encoding="utf-8") as f:
         f.write(text)
         f.flush()
         os.fsync(f.fileno())

@@ -4,12 +4,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from manyhands.errors import UserError
+from manyhands.errors import UserError, check, unknown
 
-Cause = Literal["comm", "wait", "serial", "small-batch", "oversubscription", "memory"]
-"""Why a step of n workers takes longer than an n-th of one worker's."""
+Kind = Literal["strong", "weak"]
+"""Strong: the same batch for however many workers. Weak: the same batch for each worker."""
+Cause = Literal["comm", "wait", "serial", "small-batch", "oversubscription", "memory", "unclear"]
+"""Why a step of n workers takes longer than an n-th of one worker's; `memory` is all that sharing a machine costs.
+
+`unclear` stands for small-batch and memory together, where no probe tells one from the other.
+"""
+MOST_WORKERS = 1024
+"""A best number of workers beyond this is as good as none: nobody measures that far."""
 
 
 class Cell(BaseModel):
@@ -147,7 +154,7 @@ class Fit(BaseModel):
     parameters: dict[str, Interval]
     """`serial` of Amdahl and Gustafson; `contention`, `coherency` and `rate` of the Universal Scalability Law."""
     best_workers: Interval | None = None
-    """Where adding a worker stops helping; None where it never does by this law."""
+    """Where adding a worker stops helping; None where it never does by this law, up to `MOST_WORKERS`."""
     error_pct: float
     """Root mean square of the relative residuals."""
 
@@ -187,8 +194,7 @@ class SweepRecord(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     id: str
-    kind: Literal["strong", "weak"]
-    """Strong: the same batch for however many workers. Weak: the same batch for each worker."""
+    kind: Kind
     status: Literal["complete", "interrupted"]
     task: str
     command: str
@@ -241,8 +247,32 @@ class SweepDir:
     def read(self) -> SweepRecord:
         """Return the record."""
         try:
-            return SweepRecord.model_validate_json(self.record.read_text())
+            return SweepRecord.model_validate_json(self.record.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise UserError(f"there is no sweep's record in '{self.path}'") from None
-        except (OSError, ValidationError):
+        except (OSError, ValueError):
             raise UserError(f"'{self.record}' is damaged: it is no sweep's record") from None
+
+
+def list_sweeps(out: Path) -> list[SweepDir]:
+    """Return the sweeps under this folder, the one that was at work last at the end."""
+    files = (*out.glob("*/sweep.toml"), *out.glob("*/sweep.json"))
+    touched_ns: dict[Path, int] = {}
+    for file in files:
+        touched_ns[file.parent] = max(touched_ns.get(file.parent, 0), file.stat().st_mtime_ns)
+    return [SweepDir(folder) for folder in sorted(touched_ns, key=lambda folder: touched_ns[folder])]
+
+
+def find_sweep(out: Path, name: str) -> SweepDir:
+    """Return the sweep with this id, unique part of an id, or path; `last` is the newest."""
+    if (Path(name) / "sweep.toml").is_file():
+        return SweepDir(Path(name).resolve() if Path(name).name in ("", "..") else Path(name))
+    sweeps = list_sweeps(out)
+    check(bool(sweeps), f"there are no sweeps under '{out}'")
+    if name == "last":
+        return sweeps[-1]
+    found = [s for s in sweeps if name == s.path.name] or [s for s in sweeps if name in s.path.name]
+    check(len(found) <= 1, f"'{name}' fits {len(found)} sweeps under '{out}'; give more of the id")
+    if not found:
+        unknown(f"sweep under '{out}' named", name, [s.path.name for s in sweeps[-5:]])
+    return found[0]

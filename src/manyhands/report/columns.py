@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from manyhands.record import Row
-from manyhands.report.texts import (
+from manyhands.record.texts import (
     NOTHING,
     cell_name,
     duration,
@@ -13,6 +13,7 @@ from manyhands.report.texts import (
     fixed,
     num_bytes,
     percent,
+    plain,
     times,
     with_span,
 )
@@ -126,7 +127,7 @@ COMM = Column("comm", "What the exchanges themselves took.", _share("comm"))
 WAIT = Column("wait", "Waiting for the slowest worker.", _share("wait"))
 SENT = Column("sent/step", "Bytes that leave the ranks in a step, summed.", lambda r: num_bytes(r.bytes_per_step))
 MESSAGES = Column(
-    "messages/step", "Calls that exchange something in a step, summed.", lambda r: f"{r.messages_per_step:,.4g}"
+    "messages/step", "Calls that exchange something in a step, summed.", lambda r: plain(r.messages_per_step)
 )
 MEMORY = Column("memory/rank", "Memory of the rank that took the most.", lambda r: num_bytes(r.max_rss_bytes))
 ENERGY = Column(

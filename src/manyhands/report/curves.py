@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from manyhands.record import Cell, Finding, Fit, Interval, Row, SweepRecord
+from manyhands.record.texts import images_name
 
 Batch = int | Literal["full"]
 
@@ -42,7 +43,7 @@ def curves(record: SweepRecord) -> list[Curve]:
         rows = [r for r in record.rows if r.cell.role == "cell" and r.repeats and _key(record, r.cell) == key]
         engine = next(r.cell.engine for r in record.rows if r.cell.role == "cell" and _key(record, r.cell) == key)
         styles[engine] = styles.get(engine, -1) + 1
-        names = [series, *([f"batch {batch}"] if batches else []), *([_image(image)] if images else [])]
+        names = [series, *([f"batch {batch}"] if batches else []), *([images_name(image)] if images else [])]
         rows.sort(key=lambda r: r.cell.size)
         fits = [f for f in record.fits if (f.series, f.batch_size, f.image_size) == key]
         findings = [(row, f) for row in rows for f in record.findings if f.row == row.cell.key]
@@ -57,10 +58,6 @@ def _key(record: SweepRecord, cell: Cell) -> tuple[str, Batch, int]:
     if record.kind == "weak" and isinstance(batch, int):
         batch //= cell.size
     return cell.series, batch, cell.image_size
-
-
-def _image(size: int) -> str:
-    return f"images {size}×{size}" if size else "images as they are"
 
 
 def _baseline(record: SweepRecord, batch: Batch, image: int) -> Row | None:

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from manyhands.record import Cause, Interval, Row, SweepRecord
+from manyhands.record.texts import cell_names, duration, in_brackets, interval_95
 from manyhands.report.curves import Curve, curves, fitted_speed_up, reach
 from manyhands.report.drawing import Figure, Trace, View, doubling_axis, layout, safe, workers_axis
 from manyhands.report.palette import DASHES, MARKERS, engine_colour
 from manyhands.report.stacks import PARTS, split_figure, stack_height, stack_layout, stack_trace
 from manyhands.report.tables import LAWS
-from manyhands.report.texts import cell_name, duration
 
 REACH = 1.25
 """How far beyond the most workers a fitted law is drawn."""
@@ -64,7 +64,7 @@ def speed_up(record: SweepRecord, drawn: Sequence[Curve]) -> Figure:
     return Figure(
         id="speed-up",
         title="Speed-up",
-        about=f"{kind}; bars are 95 % intervals, the dashed line is the ideal"
+        about=f"{kind}; {'bars are 95 % intervals, ' if _has_bounds(drawn) else ''}the dashed line is the ideal"
         f"{', dotted lines are the law fitted' if fits else ''}{_hollow(drawn)}.",
         says="Speed-up over workers. " + _said(drawn, lambda row: row.speed_up, lambda v: f"{v:.2f} times"),
         data=data,
@@ -131,7 +131,8 @@ CAUSES = {
     "serial": "serial work",
     "small-batch": "small batches",
     "oversubscription": "oversubscription",
-    "memory": "shared memory",
+    "memory": "sharing the machine",
+    "unclear": "small batches or sharing the machine",
 }
 """Causes of lost time, and how they are called."""
 
@@ -188,14 +189,8 @@ def _accuracy(row: Row) -> Interval:
 
 def row_labels(record: SweepRecord, rows: Sequence[Row]) -> list[str]:
     """Name rows so that no two are called the same."""
-    batches = len({row.cell.batch_size for row in record.rows}) > 1 and record.kind == "strong"
-    images = len({row.cell.image_size for row in record.rows}) > 1
-    return [
-        cell_name(row.cell)
-        + (f", batch {row.cell.batch_size}" if batches else "")
-        + (f", {row.cell.image_size}²" if images else "")
-        for row in rows
-    ]
+    names = cell_names(row.cell for row in record.rows)
+    return [names[row.cell.key] for row in rows]
 
 
 def _all_points(
@@ -224,12 +219,11 @@ def _points(curve: Curve, value: Callable[[Row], Interval | None], unit: str, fa
             "symbol": MARKERS[curve.style % len(MARKERS)],
             "line": {"color": colour, "width": 2},
         },
-        "customdata": [[row.cell.size, factor * i.low, factor * i.high] for row, i in rows],
+        "customdata": [[row.cell.size, in_brackets(interval_95(interval, factor))] for row, interval in rows],
     }
-    bounds = any(i.high > i.low for _, i in rows)
-    between = " (%{customdata[1]:.4~g}–%{customdata[2]:.4~g})" if bounds else ""
-    trace["hovertemplate"] = f"{trace['name']}, %{{customdata[0]}} workers: %{{y:.4~g}}{unit}{between}<extra></extra>"
-    if bounds:
+    shown = f"%{{customdata[0]}} workers: %{{y:.4~g}}{unit}%{{customdata[1]}}"
+    trace["hovertemplate"] = f"{trace['name']}, {shown}<extra></extra>"
+    if any(interval.low < interval.high for _, interval in rows):
         below, above = reach((interval for _, interval in rows), factor)
         trace["error_y"] = {
             "type": "data",
@@ -250,6 +244,10 @@ def _line(name: str, x: list[float], y: list[float]) -> Trace:
 
 def _counts(drawn: Sequence[Curve]) -> list[int]:
     return [row.cell.size for curve in drawn for row in curve.rows]
+
+
+def _has_bounds(drawn: Sequence[Curve]) -> bool:
+    return any(interval_95(row.speed_up) for curve in drawn for row in curve.rows if row.speed_up)
 
 
 def _hollow(drawn: Sequence[Curve]) -> str:

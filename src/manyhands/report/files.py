@@ -1,6 +1,7 @@
 """Write reports into files: the page, Markdown, CSV and pictures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from manyhands.errors import UserError
@@ -25,7 +26,8 @@ def write_pictures(sweep: SweepDir, to: Path | None = None) -> list[Path]:
     from manyhands.report.pictures import sweep_pictures
 
     folder = make_folder(to or sweep.path)
-    return sweep_pictures(sweep, sweep.read(), folder)
+    with _writing_to(folder):
+        return sweep_pictures(sweep, sweep.read(), folder)
 
 
 def write_runs(runs: Sequence[RunDir], to: Path) -> list[Path]:
@@ -40,7 +42,8 @@ def write_run_pictures(runs: Sequence[RunDir], to: Path) -> list[Path]:
     from manyhands.report.pictures import run_pictures
 
     stored = read_runs(runs)
-    return run_pictures(stored, make_folder(to))
+    with _writing_to(make_folder(to)):
+        return run_pictures(stored, to)
 
 
 def read_runs(runs: Sequence[RunDir]) -> list[Stored]:
@@ -57,22 +60,22 @@ def read_runs(runs: Sequence[RunDir]) -> list[Stored]:
 def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     """Write some files into a folder; return them."""
     make_folder(folder)
-    try:
+    with _writing_to(folder):
         for name, text in texts.items():
             write_atomically(folder / name, text)
-    except OSError as error:
-        raise _cannot_write(folder, error) from None
     return [folder / name for name in texts]
 
 
 def make_folder(folder: Path) -> Path:
     """Make the folder of a report; one that cannot be made is a user error."""
-    try:
+    with _writing_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _cannot_write(folder, error) from None
     return folder
 
 
-def _cannot_write(folder: Path, error: OSError) -> UserError:
-    return UserError(f"cannot write a report to '{folder}': {error.strerror}")
+@contextmanager
+def _writing_to(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write a report to '{folder}': {error.strerror or error}") from None

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from manyhands.record import RunDir, SweepDir, SweepRecord
+from manyhands.record.texts import duration
 from manyhands.report.drawing import Figure, Trace, View, layout, safe
 from manyhands.report.figures import row_labels
 from manyhands.report.losses import MOST_POINTS, LossCurve, loss_curve
 from manyhands.report.palette import DASHES, engine_colour
 from manyhands.report.stacks import PARTS, stack_height
-from manyhands.report.texts import duration
 from manyhands.report.timeline import Timeline, read_timeline
 
 ALL_POINTS = 15_000

@@ -8,7 +8,6 @@ from typing import Any
 
 from jinja2 import Environment
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from manyhands.report.drawing import Figure
 from manyhands.report.palette import DARK, LIGHT
@@ -125,6 +124,8 @@ def _cell(text: str, is_number: bool) -> TableCell:
 
 def render(page: Page) -> str:
     """Write the page. All that comes from a record is escaped."""
+    from plotly.offline import get_plotlyjs  # the page alone needs it; tables for a terminal do without
+
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["flow"] = _flow
     template = environment.from_string(_own("page.html"))

@@ -23,7 +23,7 @@ class LossCurve:
 def loss_curve(run: RunDir, most: int = MOST_POINTS) -> LossCurve | None:
     """Read the losses of a run, the mean of some steps each where there are many; None where there are none."""
     try:
-        lines = [json.loads(line) for line in run.steps.read_text().splitlines() if line.strip()]
+        lines = [json.loads(line) for line in run.steps.read_text(encoding="utf-8").splitlines() if line.strip()]
         steps, losses = [int(line["step"]) for line in lines], [float(line["loss"]) for line in lines]
         seconds = list(accumulate(float(line["ms"]) / 1e3 for line in lines))
     except (OSError, ValueError, KeyError, TypeError):

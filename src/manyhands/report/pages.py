@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from manyhands.record import Row, SweepDir, SweepRecord
+from manyhands.record.texts import cell_name, cell_names, fixed, interval_95, num_bytes, percent, times
 from manyhands.report import columns
 from manyhands.report.columns import Column
+from manyhands.report.curves import curves
 from manyhands.report.drawing import Figure
 from manyhands.report.figures import CAUSES, sweep_figures
 from manyhands.report.histories import losses, runs_of, timelines
@@ -21,7 +23,6 @@ from manyhands.report.tables import (
     numbers_table,
     scaling_table,
 )
-from manyhands.report.texts import cell_name, fixed, num_bytes, percent, span, times
 from manyhands.report.words import best_row, circumstances, headline, passages, task_name
 
 TABLES: dict[str, tuple[Column, ...]] = {
@@ -89,27 +90,28 @@ def _tiles(record: SweepRecord) -> list[Tile]:
     best = best_row(record)
     if best is None or not (best.speed_up and best.efficiency and best.samples_per_s):
         return []
-    name = cell_name(best.cell)
+    name = cell_names(row.cell for row in record.rows)[best.cell.key]
     rate = fixed(best.samples_per_s.value, 0)
+    interval = interval_95(best.speed_up)
     return [
-        Tile("Best speed-up", times(best.speed_up.value), f"{name}, 95 %: {span(best.speed_up)}"),
-        Tile("Efficiency", percent(100 * best.efficiency.value, 0), f"95 %: {span(best.efficiency, 100, 0)}"),
+        Tile("Best speed-up", times(best.speed_up.value), ", ".join([name, *([interval] if interval else [])])),
+        Tile("Efficiency", percent(100 * best.efficiency.value, 0), interval_95(best.efficiency, 100, 0) or name),
         Tile("Samples per second", rate, f"{name}, together"),
-        *_greatest_loss(record, best),
-        Tile("Test accuracy", percent(100 * best.test_accuracy, 2), _beside_one_worker(record, best)),
+        *_greatest_loss(record, best, name),
+        Tile("Test accuracy", percent(100 * best.test_accuracy, 2), _beside_one_worker(record, best, name)),
     ]
 
 
-def _greatest_loss(record: SweepRecord, row: Row) -> list[Tile]:
+def _greatest_loss(record: SweepRecord, row: Row, name: str) -> list[Tile]:
     parts = [part for finding in record.findings if finding.row == row.cell.key for part in finding.parts]
     if not parts or (worst := max(parts, key=lambda part: part.percent)).percent <= 0:
         return []
-    return [Tile("Greatest loss", percent(worst.percent, 0), f"to {CAUSES[worst.cause]}, {cell_name(row.cell)}")]
+    return [Tile("Greatest loss", percent(worst.percent, 0), f"to {CAUSES[worst.cause]}, {name}")]
 
 
-def _beside_one_worker(record: SweepRecord, row: Row) -> str:
-    alone = next((r for r in record.rows if r.cell.role == "baseline" and r.repeats), None)
-    return f"one worker: {percent(100 * alone.test_accuracy, 2)}" if alone else cell_name(row.cell)
+def _beside_one_worker(record: SweepRecord, row: Row, name: str) -> str:
+    alone = next((curve.baseline for curve in curves(record) if row in curve.rows), None)
+    return f"one worker: {percent(100 * alone.test_accuracy, 2)}" if alone and alone.repeats else name
 
 
 def _tables(record: SweepRecord) -> list[Table]:

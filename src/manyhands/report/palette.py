@@ -4,9 +4,7 @@ Engines have the colours of Okabe and Ito (2008), parts of a step those of Paul 
 which also stay apart in grey print.
 """
 
-from typing import Any
-
-BARS = ("work", "compute", "serial", "comm", "wait", "small-batch", "oversubscription", "memory")
+BARS = ("work", "compute", "serial", "comm", "wait", "small-batch", "oversubscription", "memory", "unclear")
 """What bars are filled with; texts on them have the colour `on-…`."""
 
 LIGHT = {
@@ -29,8 +27,9 @@ LIGHT = {
     "small-batch": "#44aa99",
     "oversubscription": "#222222",
     "memory": "#aa77cc",
+    "unclear": "#88ccee",
     **dict.fromkeys(("on-work", "on-compute", "on-comm", "on-oversubscription"), "#ffffff"),
-    **dict.fromkeys(("on-serial", "on-wait", "on-small-batch", "on-memory"), "#12151a"),
+    **dict.fromkeys(("on-serial", "on-wait", "on-small-batch", "on-memory", "on-unclear"), "#12151a"),
 }
 """Colours on white."""
 
@@ -54,6 +53,7 @@ DARK = {
     "small-batch": "#66ccbb",
     "oversubscription": "#f2f2f2",
     "memory": "#c7a3e6",
+    "unclear": "#99ddff",
     **dict.fromkeys((f"on-{part}" for part in BARS), "#12151a"),
 }
 """Colours on near black."""
@@ -66,12 +66,3 @@ def engine_colour(engine: str) -> str:
     """Return the name of an engine's colour, the same in all figures."""
     name = "serial-engine" if engine == "serial" else engine
     return f"@{name if name in LIGHT else 'other'}"
-
-
-def painted(thing: Any, colours: dict[str, str]) -> Any:
-    """Return a figure with the names of colours replaced by colours."""
-    if isinstance(thing, dict):
-        return {key: painted(value, colours) for key, value in thing.items()}
-    if isinstance(thing, list):
-        return [painted(value, colours) for value in thing]
-    return colours[thing[1:]] if isinstance(thing, str) and thing.startswith("@") and thing[1:] in colours else thing

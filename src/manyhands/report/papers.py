@@ -3,12 +3,23 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from manyhands.record.papers import PaperFigure, ReproducedPaper, ReproducedTable, ReproductionRecord, Verdict
+from manyhands.record.papers import (
+    FigureKind,
+    PaperFigure,
+    ReproducedPaper,
+    ReproducedRow,
+    ReproducedTable,
+    ReproductionRecord,
+    Verdict,
+)
+from manyhands.record.texts import NOTHING, duration
 from manyhands.report.tables import Grid, as_markdown
-from manyhands.report.texts import NOTHING, duration
 
 WORDS: dict[Verdict, str] = {"not": "not reproduced", "shown": NOTHING}
 """Verdicts that people write otherwise."""
+TIMES: tuple[FigureKind, ...] = ("time", "speed-up", "improvement")
+CROWDED = "†"
+"""Marks times and speed-ups of more workers than cores."""
 GAP = 1
 """Columns between two columns."""
 
@@ -49,7 +60,7 @@ def grids(table: ReproducedTable, width: int = 0) -> list[Grid]:
     verdicts = _Group(["verdict"], [[word(row.verdict)] for row in rows])
     if _is_sentences(table):
         return [_grid([labels, verdicts, _Group(["by"], [[row.why] for row in rows])])]
-    columns = [_column([row.figures[i] for row in rows]) for i in range(len(rows[0].figures))]
+    columns = [_column(rows, i) for i in range(len(rows[0].figures))]
     parts: list[list[_Group]] = [[labels]]
     for group in [*columns, verdicts]:
         taken = sum(other.width for other in parts[-1])
@@ -87,7 +98,8 @@ def circumstances(record: ReproductionRecord) -> str:
     hardware = record.hardware
     repeats = f"{record.repeats} repeat{'s' if record.repeats > 1 else ''}"
     how = f"{repeats}{', --quick' if record.quick else ''}, {len(record.taken)} runs in {duration(record.wall_s)}"
-    return f"{hardware.get('cores')} cores of {hardware.get('cpu')}; {how}"
+    noise = "; one run each cannot tell a slow program from a busy machine" if record.repeats == 1 else ""
+    return f"{hardware.get('cores')} cores of {hardware.get('cpu')}; {how}{noise}"
 
 
 def markdown(record: ReproductionRecord) -> str:
@@ -108,23 +120,26 @@ def _paper(paper: ReproducedPaper) -> list[str]:
     return lines
 
 
-def _column(figures: list[PaperFigure]) -> _Group:
+def _column(rows: list[ReproducedRow], i: int) -> _Group:
+    figures = [row.figures[i] for row in rows]
     name = figures[0].column
-    ours = [_ours(figure) for figure in figures]
+    ours = [_ours(row.figures[i], crowded=row.oversubscribed) for row in rows]
     if not any(figure.published for figure in figures):
         return _Group([f"{name}: ours"], [[text] for text in ours])
     published = [figure.published or NOTHING for figure in figures]
     return _Group([f"{name}: paper", "ours"], [list(pair) for pair in zip(published, ours, strict=True)])
 
 
-def _ours(figure: PaperFigure) -> str:
-    """Write our figure: a time with how many times as long the paper's machine took, others with their interval."""
+def _ours(figure: PaperFigure, *, crowded: bool) -> str:
+    """Write our figure: a time with how many times as long the paper's machine took, a speed-up with its interval."""
     if figure.ours is None:
         return NOTHING
     value, low, high = (f"{x:,.{figure.decimals}f}" for x in (figure.ours.value, figure.ours.low, figure.ours.high))
+    mark = CROWDED if crowded and figure.kind in TIMES else ""
     if figure.faster is not None:
         return f"{value} ({figure.faster:.3g}×)"
-    return f"{value} ({low}–{high})" if figure.kind in ("speed-up", "improvement") and low != high else value
+    spread = f" ({low}–{high})" if figure.kind in TIMES[1:] and low != high else ""
+    return f"{value}{mark}{spread}"
 
 
 def _grid(groups: list[_Group]) -> Grid:

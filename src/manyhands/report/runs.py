@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from manyhands.record import Cell, RankRecord, RunDir, RunRecord
+from manyhands.record.texts import cell_name, count, duration, fixed, num_bytes, percent, times
 from manyhands.report.drawing import Figure
 from manyhands.report.histories import Drawn, losses, timelines
 from manyhands.report.html import Page, Section, Tile, table
 from manyhands.report.pages import facts
 from manyhands.report.stacks import split_figure
 from manyhands.report.tables import Grid, as_csv, as_markdown, markdown_text
-from manyhands.report.texts import cell_name, count, duration, fixed, num_bytes, percent, times
 from manyhands.report.words import machine, task_name
 
 Stored = tuple[RunDir, RunRecord]

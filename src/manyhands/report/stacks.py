@@ -4,8 +4,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from manyhands.record.texts import duration, percent
 from manyhands.report.drawing import Figure, Layout, Trace, View, layout, safe
-from manyhands.report.texts import duration, percent
 
 PARTS = ("compute", "serial", "comm", "wait")
 """Parts of a step."""

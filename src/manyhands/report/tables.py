@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from manyhands.record import Fit, Interval, Row, SweepRecord
+from manyhands.record import Cell, Fit, Interval, Row, SweepRecord
+from manyhands.record.texts import NOTHING, cell_name, cell_names, count, percent, times, with_span, workers_span
 from manyhands.report.columns import EVERYTHING, SPEED, SPLIT, Column, split_percent
-from manyhands.report.texts import NOTHING, cell_name, count, percent, times, with_span
 
 __all__ = [
     "EVERYTHING",
@@ -25,6 +25,10 @@ __all__ = [
 
 LAWS = {"amdahl": "Amdahl", "gustafson": "Gustafson", "usl": "USL"}
 """How people write the laws' names."""
+LARGE_ERROR_PCT = 20.0
+"""A fit error from which on a law does not describe what was measured."""
+BOUND = 1 - 1e-9
+"""A serial share as good as 1, beyond which no law with such a share goes."""
 
 
 NUMBER = re.compile(
@@ -51,15 +55,33 @@ def scaling_table(record: SweepRecord, columns: Sequence[Column] = EVERYTHING) -
 
 def notes(record: SweepRecord) -> list[str]:
     """Say what the marks in the table mean: whose ranks shared cores, what failed and why."""
-    found = [f"{'‡' if r.repeats else '✗'} {cell_name(r.cell)}: {one_line(r.failed)}" for r in record.rows if r.failed]
+    names = cell_names(row.cell for row in record.rows)
+    found = [_failed_note(r.repeats, names[r.cell.key], r.failed) for r in record.rows if r.failed]
+    found += [note for cell in record.cells if cell.role == "probe" and (note := _probe_note(record, cell))]
     if any(r.oversubscribed for r in record.rows):
         cores = record.hardware.get("cores")
         have = f" than the {count(cores, 'core')} of this machine" if isinstance(cores, int) else " than cores"
         found.append(f"† more ranks{have}: such times say little about how the work scales")
     if record.status == "interrupted":
         planned = len(record.cells) * record.repeats
-        found.append(f"the sweep was stopped after {len(record.measures)} of {count(planned, 'run')}")
+        when = f"after {len(record.measures):,} of {count(planned, 'run')}" if planned else "in its pilot round"
+        found.append(f"the sweep was stopped {when}")
     return found
+
+
+def _failed_note(good: int, name: str, why: str) -> str:
+    return f"{'‡' if good else '✗'} {name}: {one_line(why)}"
+
+
+def _probe_note(record: SweepRecord, probe: Cell) -> str:
+    """Say what failed of one worker alone with a smaller batch, which has no row of its own."""
+    runs = [measure for measure in record.measures if measure.cell == probe.key]
+    reasons = list(dict.fromkeys(measure.failed for measure in runs if measure.failed))
+    if not reasons:
+        return ""
+    failed = sum(bool(measure.failed) for measure in runs)
+    why = f"{failed} of {count(len(runs), 'run')} failed: {'; '.join(reasons)}"
+    return _failed_note(len(runs) - failed, f"one worker with batch {probe.batch_size}, to compare with", why)
 
 
 def one_line(text: str) -> str:
@@ -159,13 +181,27 @@ def _parameter(name: str, interval: Interval) -> str:
 def _limit(fit: Fit) -> str:
     """Return the speed-up that no number of workers exceeds, which only Amdahl's law tells straight away."""
     serial = fit.parameters.get("serial")
-    if fit.law != "amdahl" or serial is None or serial.value <= 0:
+    if fit.law != "amdahl" or serial is None or serial.value <= 0 or not describes(fit):
         return NOTHING
     return times(1 / serial.value, 1)
 
 
 def _best(fit: Fit) -> str:
-    return with_span(f"{fit.best_workers.value:.0f}", fit.best_workers, 1, 0) if fit.best_workers else NOTHING
+    best = fit.best_workers
+    if best is None or not describes(fit):
+        return NOTHING
+    return f"{best.value:.0f}" + (f" ({workers_span(best)})" if best.low < best.high else "")
+
+
+def describes(fit: Fit) -> bool:
+    """Tell whether a law describes what was measured: it errs little, and is not at its bound."""
+    return fit.error_pct < LARGE_ERROR_PCT and not is_slower(fit)
+
+
+def is_slower(fit: Fit) -> bool:
+    """Tell whether all is serial by this law, as for workers that are slower together than one alone."""
+    serial = fit.parameters.get("serial")
+    return serial is not None and serial.value >= BOUND
 
 
 def as_markdown(grid: Grid) -> str:

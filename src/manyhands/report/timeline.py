@@ -41,7 +41,7 @@ class Timeline:
 def read_timeline(run: RunDir) -> Timeline | None:
     """Read a run's timeline; None where there is none that can be read."""
     try:
-        events = json.loads(run.trace.read_text())["traceEvents"]
+        events = json.loads(run.trace.read_text(encoding="utf-8"))["traceEvents"]
         ranks = {int(e["pid"]): str(e["args"]["name"]) for e in events if e["name"] == "process_name"}
         pieces = [_piece(e) for e in events if e["ph"] == "X"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

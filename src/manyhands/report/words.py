@@ -6,9 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.record import Finding, Fit, Interval, Remedy, Row, SweepRecord
+from manyhands.record.texts import (
+    cell_names,
+    count,
+    day,
+    duration,
+    figure,
+    fixed,
+    in_brackets,
+    interval_95,
+    percent,
+    with_span,
+    workers_span,
+)
 from manyhands.report.curves import Curve, curves
-from manyhands.report.tables import LAWS
-from manyhands.report.texts import cell_name, count, day, duration, figure, fixed, percent, span
+from manyhands.report.tables import LAWS, describes, is_slower
 
 
 @dataclass(frozen=True)
@@ -66,18 +78,27 @@ def remedy_sentence(remedy: Remedy) -> str:
     return f"{remedy.sentence.rstrip('.')}{how}"
 
 
+LAW_NAMES = {"amdahl": "Amdahl's law", "gustafson": "Gustafson's law", "usl": "the Universal Scalability Law"}
+
+
 def fit_sentence(fit: Fit, series: str = "") -> str:
     """Say in a sentence what a fitted law tells."""
     law = f"{LAWS[fit.law]} ({series})" if series else LAWS[fit.law]
+    if not describes(fit):
+        error = f"(fit error {percent(fit.error_pct, 0)})"
+        if is_slower(fit):
+            return f"{law}: slower than one worker, which {LAW_NAMES[fit.law]} cannot describe {error}"
+        return f"{law}: what was measured does not follow {LAW_NAMES[fit.law]} {error}"
     if fit.law == "usl":
         return f"{law}: {_usl(fit)}"
     serial = fit.parameters["serial"]
-    share = f"{percent(100 * serial.value)} of the work is serial (95 %: {span(serial, 100, 1)})"
+    interval = interval_95(serial, 100, 1)
+    share = f"{percent(100 * serial.value)} of the work is serial{in_brackets(interval)}"
     if fit.law == "gustafson":
         adds = Interval(value=1 - serial.value, low=1 - serial.high, high=1 - serial.low)
-        return f"{law}: {share}, so each further worker adds the work of {adds.value:.2f} ({span(adds)})"
+        return f"{law}: {share}, so each further worker adds the work of {with_span(f'{adds.value:.2f}', adds)}"
     if serial.value <= 0:
-        return f"{law}: no serial part shows (95 %: {span(serial, 100, 1)} %), so it sets no limit"
+        return f"{law}: no serial part shows{in_brackets(interval and f'{interval} %')}, so it sets no limit"
     return f"{law}: {share}, so no number of workers exceeds {figure(1 / serial.value, 2)}×"
 
 
@@ -87,7 +108,8 @@ def _usl(fit: Fit) -> str:
     if fit.best_workers is None:
         return f"no point shows where adding workers stops helping ({why})"
     best = fit.best_workers
-    return f"adding workers stops helping at {best.value:.0f} (95 %: {span(best, 1, 0)}; {why})"
+    interval = f"95 %: {workers_span(best)}" if interval_95(best) else ""
+    return f"adding workers stops helping at {best.value:.0f}{in_brackets(interval, why)}"
 
 
 def task_name(task: str) -> str:
@@ -100,20 +122,20 @@ def headline(record: SweepRecord) -> str:
     task, best = task_name(record.task), best_row(record)
     if best is None or best.speed_up is None or best.efficiency is None:
         return _without_speed_up(record)
-    name, factor = cell_name(best.cell), f"{best.speed_up.value:.2f}"
-    interval = f"(95 %: {span(best.speed_up)})"
+    name, factor = cell_names(row.cell for row in record.rows)[best.cell.key], f"{best.speed_up.value:.2f}"
+    interval = in_brackets(interval_95(best.speed_up))
     if best.speed_up.high < 1:
-        return f"No run of {task} was faster than one worker; the nearest, {name}, has {factor}× its speed {interval}."
+        return f"No run of {task} was faster than one worker; the nearest, {name}, has {factor}× its speed{interval}."
     if best.speed_up.low < 1:
-        return f"{task} with {name} is not measurably faster than on one worker: {factor}× {interval}."
+        return f"{task} with {name} is not measurably faster than on one worker: {factor}×{interval}."
     ideal = f"{100 * best.efficiency.value:.0f} % of what {count(best.cell.size, 'worker')} could do at best"
     shared = ", though its ranks had to share cores" if best.oversubscribed else ""
     if record.kind == "weak":
         return (
             f"With {name}, each worker with a batch of its own, {task} gets through {factor}× the samples "
-            f"of one worker {interval}: {ideal}{shared}."
+            f"of one worker{interval}: {ideal}{shared}."
         )
-    return f"{task} with {name} trains {factor}× as fast as on one worker {interval}: {ideal}{shared}."
+    return f"{task} with {name} trains {factor}× as fast as on one worker{interval}: {ideal}{shared}."
 
 
 def best_row(record: SweepRecord) -> Row | None:
@@ -127,10 +149,12 @@ def _without_speed_up(record: SweepRecord) -> str:
     task = task_name(record.task)
     measured = [r for r in record.rows if r.repeats and r.samples_per_s]
     if not measured:
-        return f"No run of {task} went well."
+        stopped = " before the sweep was stopped" if record.status == "interrupted" else ""
+        return f"No run of {task} went well{stopped}."
     first = measured[0]
     rate = fixed(first.samples_per_s.value if first.samples_per_s else None, 0)
-    return f"{task} with {cell_name(first.cell)} gets through {rate} samples/s; there is nothing to compare it with."
+    name = cell_names(row.cell for row in record.rows)[first.cell.key]
+    return f"{task} with {name} gets through {rate} samples/s; there is nothing to compare it with."
 
 
 def circumstances(record: SweepRecord) -> str:
@@ -138,12 +162,18 @@ def circumstances(record: SweepRecord) -> str:
     where = machine(record.hardware)
     parts = [
         f"{record.kind} scaling",
-        f"{count(record.repeats, 'interleaved repeat')} of {count(record.steps, 'step')}",
+        _how_often(record),
         *([where] if where else []),
         day(record.started),
         f"took {duration(record.wall_s)}",
     ]
     return " · ".join(parts)
+
+
+def _how_often(record: SweepRecord) -> str:
+    if not (record.repeats and record.steps):
+        return "stopped in its pilot round, before steps and repeats were chosen"
+    return f"{count(record.repeats, 'interleaved repeat')} of {count(record.steps, 'step')}"
 
 
 def machine(hardware: Mapping[str, Any]) -> str:

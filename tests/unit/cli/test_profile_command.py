@@ -70,6 +70,7 @@ def test_settings_come_from_a_file(manyhands: Run, tiny: Callable[[str], str]) -
         ("mlp --rank -1", "there is no rank -1"),
         ("mlp --rows 0", "rows must be at least 1, got 0"),
         ("mlp --steps 5", "a profile of 5 steps is too short"),
+        ("mlp --engine sim --workers 2", "a profile is of real time, of which engine sim has none"),
         ("mlp --lins", "did you mean --lines?"),
     ],
 )
@@ -93,8 +94,8 @@ def made_up(ranks: int, *, timed: int = 10, servers: int = 0) -> ProfileRecord:
         profiles.append(
             RankProfile(
                 rank=rank, role="server" if rank >= ranks - servers else "worker", host="here", steps=1000,
-                timed_steps=timed, disturbed_steps=3, extra_ms=0.5, cost_pct=0.4, loop_s=80.0, read_s=15.0,
-                eval_s=5.0, rest_s=0.0, functions=[loop, slow] if timed else [], lines=[line],
+                timed_steps=timed, disturbed_steps=3, plain_step_ms=1.0, extra_ms=0.5, cost_pct=0.4, loop_s=80.0,
+                read_s=15.0, eval_s=5.0, rest_s=0.0, functions=[loop, slow] if timed else [], lines=[line],
             )
         )  # fmt: skip
     return ProfileRecord(

@@ -100,7 +100,10 @@ def test_any_cut_or_any_excess_is_noticed(data: st.DataObject) -> None:
             read_idx(damaged)
 
 
-@pytest.mark.parametrize("content", [b"", b"plain", gzip.compress(encode(b"12", 2))[:-9]])
+BROKEN = {"empty": b"", "plain": b"plain", "cut": gzip.compress(encode(b"12", 2))[:-9]}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
 def test_broken_gzip_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.gz").write_bytes(content)
     with pytest.raises(UserError, match=r"a\.gz"):

@@ -16,6 +16,7 @@ class Call:
     repeat: int
     options: dict[str, Any]
     out: Path
+    timeout_s: float
 
 
 @dataclass
@@ -24,22 +25,29 @@ class FakeMeasure:
 
     fails: Callable[[Call], str] = lambda call: ""
     interrupt_after: int | None = None
+    step_ms: float | None = None
+    """Time of a step, where it shall not be a share of one worker's."""
+    leaves: bool = False
+    """Whether every run leaves a folder, as real ones do."""
     calls: list[Call] = field(default_factory=list)
 
     def __call__(
         self, task: str, options: Mapping[str, Any], out: Path, *, timeout_s: float, cell: str = "", repeat: int = 0
     ) -> Measure:
+        name = f"run-{len(self.calls)}"
+        if self.leaves:
+            (out / name).mkdir(parents=True, exist_ok=True)
         if self.interrupt_after == len(self.calls):
             raise KeyboardInterrupt
-        call = Call(cell, repeat, dict(options), out)
+        call = Call(cell, repeat, dict(options), out, timeout_s)
         self.calls.append(call)
         if reason := self.fails(call):
             return Measure(cell=cell, repeat=repeat, failed=reason)
-        step_ms = 10 / options["workers"] + 0.01 * repeat
+        step_ms = 10 / options["workers"] + 0.01 * repeat if self.step_ms is None else self.step_ms
         return Measure(
             cell=cell,
             repeat=repeat,
-            run=f"{out.name}/none",
+            run=f"{out.name}/{name}",
             batch_size=options["batch_size"],
             steps=options["steps"],
             steps_per_epoch=10,

@@ -127,6 +127,30 @@ def test_failures_are_told() -> None:
     assert finding_of(record, "mpi 2").sentences[-1] == "1 of 5 runs failed: rank 1 died."
 
 
+def test_without_a_probe_no_cause_is_named_and_nothing_is_promised_of_it() -> None:
+    costs = {**NOTHING, "start_ms": 0.3, "comm_ms": 0.1}
+    for engine in ("mpi", "threads"):
+        record = made_up_sweep("strong", (1, 4), (engine,), failing={"probe": "out of memory."}, **costs)
+        finding = finding_of(record, f"{engine} 4")
+        (percent,) = [part.percent for part in finding.parts if part.cause == "unclear"]
+        assert finding.sentences[0] == (
+            f"{percent:.1f} % was lost in computing, where small batches and sharing the machine cannot be told apart, "
+            "because the probe (one worker alone with 16 samples) failed: out of memory."
+        )
+        assert finding.remedies, "what is known of communication still helps"
+        assert {remedy.cause for remedy in finding.remedies} <= {"comm", "serial"}
+
+
+def test_large_numbers_of_messages_are_written_out() -> None:
+    cells = made_up_cells("strong", (1, 2), ("mpi",))
+    runs = [
+        run.model_copy(update={"messages_per_step": 1_234_567.0})
+        for run in made_up_measures(cells, **{**NOTHING, "comm_ms": 0.4})
+    ]
+    (finding,) = analyse("strong", cells, runs, 8).findings
+    assert "1,234,567 messages" in finding.sentences[0]
+
+
 def test_a_failed_baseline_leaves_rates_and_a_sentence_that_says_so() -> None:
     record = made_up_sweep("strong", (1, 2), ("mpi",), failing={"baseline": "rank 0 was killed"})
     finding = finding_of(record, "mpi 2")

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from made_up import made_up_cells, made_up_measures
 
 from manyhands.lab.fits import AMDAHL, GUSTAFSON, LAWS, MOST_WORKERS, USL, Law, Points, fits, intervals, peaks, solve
-from manyhands.lab.measured import Kind
-from manyhands.record import Cell, Fit, Measure
+from manyhands.record import Cell, Fit, Kind, Measure
 
 WORKERS = (1, 2, 4, 8)
 RATE = 5000.0

@@ -89,6 +89,7 @@ def test_known_shares_are_found_whatever_a_note_costs(cost: int) -> None:
     lens = looked(Ticks(cost), Pace(2, 3), 200)
     assert shares(lens) == pytest.approx({"forward": 0.25, "backward": 0.75})
     assert lens.toll().note_s == pytest.approx(cost)
+    assert lens.plain_step_s == 400 + cost, "the clock is read once on the way"
 
 
 @pytest.mark.parametrize(("pace", "steps", "timed"), [(Pace(2, 3), 20, 6), (Pace(0, 5), 11, 2), (Pace(30, 3), 20, 0)])

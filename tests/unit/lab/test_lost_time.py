@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from made_up import CAUSED_BY, NOTHING, finding_of, made_up_cells, made_up_measures, made_up_sweep
 
 from manyhands.lab.analyse import analyse
-from manyhands.lab.measured import Kind
-from manyhands.record import Cell, Finding, Measure
+from manyhands.record import Cell, Finding, Kind, Measure
 
 
 @pytest.mark.parametrize("kind", ["strong", "weak"])
@@ -59,8 +58,17 @@ def test_servers_take_part_in_crowding_the_cores() -> None:
 def test_without_a_probe_small_batches_are_not_told_from_sharing_the_machine() -> None:
     record = made_up_sweep("strong", (1, 4), ("mpi",), failing={"probe": "killed"}, **{**NOTHING, "start_ms": 0.3})
     parts = {part.cause: part.percent for part in finding_of(record, "mpi 4").parts}
-    assert parts["small-batch"] == 0
-    assert parts["memory"] > 5
+    assert not {"small-batch", "memory"} & parts.keys()
+    assert parts["unclear"] > 5
+    assert sum(parts.values()) == pytest.approx(parts["unclear"])
+
+
+def test_one_good_run_of_the_probe_is_enough() -> None:
+    failing = {f"probe serial 1 allreduce batch 16 repeat {i}": "killed" for i in (0, 1, 3, 4)}
+    record = made_up_sweep("strong", (1, 4), ("mpi",), failing=failing, **{**NOTHING, "start_ms": 0.3})
+    parts = {part.cause: part.percent for part in finding_of(record, "mpi 4").parts}
+    assert "unclear" not in parts
+    assert parts["small-batch"] > 5
 
 
 def test_an_uneven_batch_is_scaled_from_the_probe_of_the_larger_share() -> None:

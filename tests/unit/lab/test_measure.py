@@ -71,7 +71,11 @@ def test_ctrl_c_ends_the_run_and_all_it_has_started(tmp_path: Path, monkeypatch:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     finger = threading.Thread(target=press)
-    finger.start()
-    with pytest.raises(KeyboardInterrupt):
-        measure("mlp", {}, tmp_path, timeout_s=60)
-    finger.join()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # processes of pytest-xdist ignore Ctrl-C
+    try:
+        finger.start()
+        with pytest.raises(KeyboardInterrupt):
+            measure("mlp", {}, tmp_path, timeout_s=60)
+        finger.join()
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -118,6 +118,31 @@ def test_processes_that_slow_each_other_want_more_machines() -> None:
     assert "more machines" in remedy.sentence
 
 
+def test_nothing_is_promised_beyond_what_workers_or_cores_could_do() -> None:
+    for kind in ("strong", "weak"):
+        for cores in (1, 2, 3, 8):
+            record = made_up_sweep(kind, (1, 2, 4), ("threads", "mpi"), cores=cores, comm_ms=2.0, wait_share=0.5)
+            rows = {row.cell.key: row for row in record.rows}
+            for finding in record.findings:
+                row = rows[finding.row]
+                assert row.speed_up
+                for remedy in finding.remedies:
+                    able = row.cell.size if "more machines" in remedy.sentence else min(row.cell.size, cores)
+                    if "measured here" not in remedy.sentence:
+                        assert row.speed_up.value * (1 + remedy.gain_pct / 100) <= able + 1e-9
+
+
+def test_ranks_that_share_cores_are_not_told_to_exchange_less() -> None:
+    record = made_up_sweep("strong", (1, 2, 8), ("mpi", "threads"), cores=2, comm_ms=2.0, wait_share=0.5)
+    crowded = {row.cell.key for row in record.rows if row.oversubscribed}
+    findings = [finding for finding in record.findings if finding.row in crowded]
+    assert len(findings) == 2
+    for finding in findings:
+        assert finding.remedies
+        assert not [remedy for remedy in finding.remedies if remedy.cause in ("comm", "wait")]
+        assert not [remedy for remedy in finding.remedies if "--sync" in remedy.command]
+
+
 def test_what_the_sweep_measured_counts_instead_of_a_prediction() -> None:
     syncs = ("allreduce", "local-sgd:period=4", "overlap")
     record = made_up_sweep("strong", (1, 2), ("mpi",), syncs, **{**NOTHING, "comm_ms": 0.8, "noise": 0.005})

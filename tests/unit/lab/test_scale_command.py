@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,7 @@ from faked import FakeMeasure
 from manyhands import report
 from manyhands.cli.main import main
 from manyhands.lab import sweep
-from manyhands.lab.store import list_sweeps
-from manyhands.record import RunDir, SweepDir, SweepRecord
+from manyhands.record import RunDir, SweepDir, SweepRecord, list_sweeps
 
 Command = Callable[[str], tuple[int, str, str]]
 SCALE = "scale strong mlp --data mnist:train=200,test=50 --workers 1,2 --engines threads"
@@ -25,7 +25,7 @@ def manyhands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     monkeypatch.chdir(tmp_path)
 
     def run(line: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["manyhands", *line.split()])
+        monkeypatch.setattr(sys, "argv", ["manyhands", *shlex.split(line)])
         with pytest.raises(SystemExit) as exit_:
             main()
         return (int(exit_.value.code or 0), *capfd.readouterr())
@@ -135,6 +135,24 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(manyhands: Command, fake: FakeM
     assert len(fake.calls) == 6
 
 
+def test_a_sweep_that_lies_elsewhere_goes_on_there(manyhands: Command, fake: FakeMeasure) -> None:
+    fake.interrupt_after = 4
+    manyhands(f"{SCALE} --steps 30 --repeats 3 --out 'over there'")
+    (folder,) = list_sweeps(Path("over there"))
+    fake.interrupt_after = 6
+    status, _, stderr = manyhands(f"scale strong mlp --resume-from '{folder.path}'")
+    assert status == 130
+    hint = f"manyhands scale strong mlp --resume-from {folder.path.name} --out 'over there'"
+    assert f"stopped; go on with: {hint}" in stderr
+    fake.interrupt_after = None
+    status, _, stderr = manyhands(f"scale strong mlp --resume-from '{folder.path}'")
+    assert status == 0
+    assert f"kept in {folder.path}\n" in stderr
+    assert f"report: {folder.report} " in stderr
+    assert folder.report.is_file()
+    assert not Path("scales").exists()
+
+
 def test_ctrl_c_before_the_first_run_ends_is_no_failure(manyhands: Command, fake: FakeMeasure) -> None:
     fake.interrupt_after = 0
     status, stdout, stderr = manyhands(f"{SCALE} --budget 1m")
@@ -148,6 +166,20 @@ def test_where_every_run_failed_the_status_says_so(manyhands: Command, fake: Fak
     assert status == 1
     assert "the machine is [bold]tired[/bold]" in stdout
     assert "serial, batch 64 failed: the machine is [bold]tired[/bold]" in stderr
+
+
+def test_where_all_that_is_compared_failed_the_status_says_so(manyhands: Command, fake: FakeMeasure) -> None:
+    fake.fails = lambda call: "no core is free" if call.cell.startswith("cell") else ""
+    status, stdout, _ = manyhands(f"{SCALE} --steps 30 --repeats 2 --no-report")
+    assert status == 1
+    assert "✗ threads ×2: 2 of 2 runs failed: no core is free" in stdout
+
+
+def test_a_step_that_takes_no_time_has_no_rate(manyhands: Command, fake: FakeMeasure) -> None:
+    fake.step_ms = 0.0
+    status, _, stderr = manyhands(f"{SCALE} --steps 30 --repeats 1 --no-report")
+    assert status == 1
+    assert "serial, batch 64 … took no time that can be measured" in stderr
 
 
 BAD = {

@@ -12,9 +12,9 @@ import manyhands
 from manyhands.errors import UserError
 from manyhands.lab import sweep
 from manyhands.lab.asked import Asked
-from manyhands.lab.store import append_measure, list_sweeps, read_measures
-from manyhands.lab.sweep import PILOT, SweepObserver, SweepPulse
-from manyhands.record import Measure, SweepDir, SweepRecord
+from manyhands.lab.store import append_measure, read_measures
+from manyhands.lab.sweep import PILOT, PILOT_TIMEOUT_S, SweepObserver, SweepPulse
+from manyhands.record import Measure, SweepDir, SweepRecord, list_sweeps
 
 Scale = Callable[..., SweepRecord]
 
@@ -100,11 +100,43 @@ def test_a_cell_that_recovers_is_tried_to_the_end(scale: Scale, fake: FakeMeasur
 
 
 def test_nothing_is_measured_where_the_pilot_fails_everywhere(scale: Scale, fake: FakeMeasure, tmp_path: Path) -> None:
-    fake.fails = lambda call: "no memory at all" if "threads" in call.cell else ""
+    fake.fails = lambda call: {"baseline": "slow", "cell": "no memory at all"}.get(call.cell.split()[0], "")
     with pytest.raises(UserError, match="nothing of this sweep can run: no memory at all"):
         scale(budget="1m")
     assert not fake.measured
     assert list_sweeps(tmp_path) == []
+
+
+def test_a_cell_that_failed_in_the_pilot_is_not_waited_for_any_longer(scale: Scale, fake: FakeMeasure) -> None:
+    fake.fails = lambda call: "took too long" if "threads 3" in call.cell and call.repeat == PILOT else ""
+    scale(budget="1h", repeats=2, workers=[1, 2, 3])
+    (first, second) = (call.timeout_s for call in fake.measured if "threads 3" in call.cell)
+    assert first == PILOT_TIMEOUT_S > second, "once it went well, that is what counts"
+
+
+def test_a_probe_that_fails_leaves_the_row_without_a_cause(scale: Scale, fake: FakeMeasure) -> None:
+    fake.fails = lambda call: "too small" if "probe" in call.cell else ""
+    record = scale(steps=30, repeats=3)
+    assert [row.failed for row in record.rows] == ["", ""]
+    (finding,) = record.findings
+    assert {"small-batch", "memory"}.isdisjoint(part.cause for part in finding.parts)
+
+
+def test_runs_that_take_no_time_are_no_figures(scale: Scale, fake: FakeMeasure) -> None:
+    fake.step_ms = 0.0
+    record = scale(budget="1m", repeats=2)
+    assert [row.failed for row in record.rows] == ["not measured"] * 2
+
+
+@pytest.mark.parametrize("stop", [2, 5, 8])
+def test_only_folders_that_a_measure_names_are_kept(scale: Scale, fake: FakeMeasure, tmp_path: Path, stop: int) -> None:
+    fake.leaves, fake.interrupt_after = True, stop
+    fake.fails = lambda call: "killed" if "threads" in call.cell and call.repeat == 0 else ""
+    record = scale(budget="1h", repeats=3)
+    folder = SweepDir(tmp_path / record.id)
+    kept = {f"runs/{run.name}" for run in folder.runs.glob("*")}
+    assert kept == {m.run for m in record.measures if not m.failed}
+    assert not (folder.path / "pilot").exists()
 
 
 def test_what_cannot_run_is_marked_and_never_tried(scale: Scale, fake: FakeMeasure) -> None:
@@ -142,8 +174,8 @@ def test_a_sweep_that_was_killed_goes_on_from_its_whole_lines(scale: Scale, fake
     folder.record.write_text("{torn")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "sweep.toml").write_text("kind = ")
-    with open(folder.measures, "a") as f:
-        f.write('{"cell": "baseline ser')
+    with open(folder.measures, "ab") as f:
+        f.write('{"cell": "data ×'.encode()[:-1])
     fake.interrupt_after = None
     record = scale(resume=True)
     assert len(record.measures) == 9
@@ -155,18 +187,23 @@ def test_a_sweep_that_was_killed_goes_on_from_its_whole_lines(scale: Scale, fake
 def test_a_torn_last_line_is_dropped_and_a_damaged_file_refused(tmp_path: Path) -> None:
     folder = SweepDir(tmp_path)
     assert read_measures(folder) == []
-    run = Measure(cell="a", repeat=0, failed="with a\nnew line")
+    run = Measure(cell="a ×2", repeat=0, failed="with a\nnew line, and \u2028 one of another kind ××××××")
     for _ in range(2):
         append_measure(folder, run)
     whole = folder.measures.read_bytes()
-    for cut in range(1, len(whole) // 2, 23):
+    for cut in range(1, len(whole) // 2, 5):
         folder.measures.write_bytes(whole[:-cut])
         assert read_measures(folder) == [run]
         append_measure(folder, run)
         assert folder.measures.read_bytes() == whole
-    folder.measures.write_text('{"cell": 3}\n')
-    with pytest.raises(UserError, match="is damaged"):
-        read_measures(folder)
+    for damaged in (b'{"cell": 3}\n', b"\xc3\n", b"\n\n"):
+        folder.measures.write_bytes(damaged)
+        with pytest.raises(UserError, match="is damaged"):
+            read_measures(folder)
+    folder.measures.unlink()
+    folder.measures.mkdir()
+    with pytest.raises(UserError, match="cannot write to"):
+        append_measure(folder, run)
 
 
 def test_the_newest_unfinished_sweep_of_the_task_and_kind_is_resumed(scale: Scale, fake: FakeMeasure, tiny) -> None:  # type: ignore[no-untyped-def]
@@ -214,6 +251,7 @@ BAD = {
     "batch-sizes must be whole numbers of at least 1, or 'full', got": {"batch_sizes": "64,many"},
     "a sweep compares several workers with one; got --workers 1": {"workers": [1]},
     "engine serial is what every sweep compares with": {"engines": "serial"},
+    "engine sim cannot be measured: its workers are virtual and take no time": {"engines": "threads,sim"},
     "engines must name at least one": {"engines": []},
     "give --steps or --epochs, not both": {"steps": 5, "epochs": 1},
     "a budget is written like": {"budget": "soon"},

@@ -82,6 +82,7 @@ def stored_run(folder: Path, *, engine: str = "mpi", workers: int = 2, task: str
         batch_size=64,
         epochs=1,
         steps=100,
+        steps_per_epoch=10,
         resumed_from=0,
         seed=0,
         device="cpu",

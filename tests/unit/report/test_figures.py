@@ -7,18 +7,20 @@ from typing import Any
 
 import plotly.graph_objects as go
 import pytest
-from made_up import made_up_sweep
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_up import made_up_cells, made_up_sweep
 from stored import stored_run, stored_sweep
 
-from manyhands.record import SweepRecord
+from manyhands.record import Kind, Row, SweepRecord
+from manyhands.record.texts import cell_name
 from manyhands.report.curves import curves, fitted_speed_up
 from manyhands.report.drawing import Figure
-from manyhands.report.figures import sweep_figures
+from manyhands.report.figures import row_labels, sweep_figures
 from manyhands.report.files import read_runs
 from manyhands.report.histories import losses, runs_of, timelines
-from manyhands.report.palette import BARS, DARK, LIGHT, engine_colour, painted
+from manyhands.report.palette import BARS, DARK, LIGHT, engine_colour
 from manyhands.report.runs import run_figures
-from manyhands.report.texts import cell_name
 
 
 def _named(record: SweepRecord) -> dict[str, Figure]:
@@ -40,7 +42,16 @@ def _drawn(figure: Figure, number: int = 0) -> dict[str, Any]:
             for key in keys:
                 at = at.setdefault(key, {})
             at[last] = value
-    return painted({"data": found["data"], "layout": found["layout"]}, DARK)  # type: ignore[no-any-return]
+    return _painted({"data": found["data"], "layout": found["layout"]})  # type: ignore[no-any-return]
+
+
+def _painted(thing: Any) -> Any:
+    """Put colours in the place of their names, as the page does."""
+    if isinstance(thing, dict):
+        return {key: _painted(value) for key, value in thing.items()}
+    if isinstance(thing, list):
+        return [_painted(value) for value in thing]
+    return DARK.get(thing[1:], thing) if isinstance(thing, str) and thing.startswith("@") else thing
 
 
 @pytest.mark.parametrize("kind", ["strong", "weak"])
@@ -124,6 +135,38 @@ def test_lost_percents_and_work_done_are_all_there_was() -> None:
         figure = _named(record)["lost"]
         for i in range(len(record.rows) - 1):
             assert sum(trace["x"][i] for trace in figure.data) == pytest.approx(100, abs=0.3)
+
+
+SIZES = st.lists(st.integers(1, 600), min_size=1, max_size=3, unique=True)
+
+
+@settings(max_examples=25)
+@given(st.sampled_from(["strong", "weak"]), SIZES, st.sets(st.sampled_from([0, 28, 56]), min_size=1))
+def test_no_two_rows_are_called_the_same(kind: Kind, batches: list[int], images: set[int]) -> None:
+    cells = made_up_cells(
+        kind,
+        (1, 2, 3, 4),
+        ("threads", "hybrid"),
+        ("allreduce", "gossip"),
+        batch_sizes=batches,
+        image_sizes=sorted(images),
+    )
+    rows = [Row(cell=cell, repeats=1) for cell in cells if cell.role != "probe"]
+    record = made_up_sweep(workers=(1,), repeats=1).model_copy(update={"kind": kind, "cells": cells, "rows": rows})
+    labels = row_labels(record, rows)
+    assert len(set(labels)) == len(rows)
+    assert all(("batch" in label) == (len(batches) > 1) for label in labels)
+    assert all(("images" in label) == (len(images) > 1) for label in labels)
+
+
+def test_one_run_has_no_interval_in_its_figures() -> None:
+    figure = _named(made_up_sweep(repeats=1))["speed-up"]
+    assert "95 %" not in figure.about
+    assert "95 %" not in json.dumps(figure.data, ensure_ascii=False)
+    figure = _named(made_up_sweep(repeats=5))["speed-up"]
+    assert "95 %" in figure.about
+    points = [point for trace in figure.data if "customdata" in trace for point in trace["customdata"]]
+    assert all(("95 %" in text) == (workers > 1) for workers, text in points), "one worker is what it is compared with"
 
 
 def test_an_engine_has_one_colour_everywhere(tmp_path: Path) -> None:

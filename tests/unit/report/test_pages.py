@@ -12,6 +12,7 @@ from made_up import made_up_sweep
 from stored import store, stored_run, stored_sweep
 
 from manyhands import report
+from manyhands.errors import UserError
 from manyhands.record import SweepRecord
 from manyhands.report.html import render
 from manyhands.report.pages import sweep_markdown, sweep_page
@@ -163,6 +164,37 @@ def test_numbers_that_are_none_do_not_break_the_page(tmp_path: Path) -> None:
     rows = [row.model_copy(update={"train_loss": float("nan"), "energy_j": float("inf")}) for row in record.rows]
     _, page = _page(tmp_path / "sweep", record.model_copy(update={"rows": rows}))
     assert json.loads(page.scripts["figures"])
+
+
+def test_accuracy_is_compared_with_one_worker_of_the_same_batch(tmp_path: Path) -> None:
+    record = made_up_sweep(workers=(1, 2), engines=("mpi",), batch_sizes=(64, 512))
+    rows = [row.model_copy(update={"test_accuracy": 0.7 if row.cell.batch_size == 512 else 0.9}) for row in record.rows]
+    record = record.model_copy(update={"rows": rows})
+    tiles = {tile.label: tile for tile in sweep_page(store(tmp_path / "sweep", record), record).tiles}
+    assert tiles["Best speed-up"].beside.startswith("mpi ×2, batch 512, 95 %: ")
+    assert (tiles["Test accuracy"].value, tiles["Test accuracy"].beside) == ("70.00 %", "one worker: 70.00 %")
+
+
+def test_tables_for_a_terminal_need_no_plotly(tmp_path: Path) -> None:
+    sweep = stored_sweep(tmp_path / "sweep", repeats=1, engines=("mpi",), workers=(1, 2))
+    program = """if True:
+        import sys
+        from pathlib import Path
+        sys.modules["plotly"] = None
+        from manyhands.record import SweepDir
+        from manyhands.report import tables, words
+        record = SweepDir(Path(sys.argv[1])).read()
+        print(words.headline(record), tables.scaling_table(record))
+    """
+    done = subprocess.run([sys.executable, "-c", program, str(sweep.path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_picture_that_cannot_be_written_is_a_user_error(tmp_path: Path) -> None:
+    sweep = stored_sweep(tmp_path / "sweep", repeats=1, engines=("mpi",), workers=(1, 2))
+    (sweep.path / "speed-up.png").mkdir()
+    with pytest.raises(UserError, match="cannot write a report to"):
+        report.write(sweep)
 
 
 def test_writing_leaves_page_tables_and_pictures(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import re
 import pytest
 from made_up import made_up_sweep
 
-from manyhands.record import Cell, Row, SweepRecord
+from manyhands.record import Cell, Interval, Row, SweepRecord
+from manyhands.record.texts import cell_name
 from manyhands.report.columns import EVERYTHING
 from manyhands.report.tables import (
     SPEED,
@@ -20,7 +21,7 @@ from manyhands.report.tables import (
     numbers_table,
     scaling_table,
 )
-from manyhands.report.texts import cell_name
+from manyhands.report.words import circumstances
 
 UNITS = {"µs": 1e-3, "ms": 1.0, "s": 1e3, "%": 1.0, "×": 1.0, "": 1.0}
 
@@ -124,6 +125,33 @@ def test_failed_and_oversubscribed_rows_are_marked_and_explained() -> None:
     assert "stopped" in notes(made_up_sweep(status="interrupted"))[0]
 
 
+def test_failed_probes_are_told_though_they_have_no_row() -> None:
+    failing = {"probe serial 1 allreduce batch 32": "out of memory", "batch 16 repeat 0": "lost"}
+    (first, second) = notes(made_up_sweep(workers=(1, 2, 4), failing=failing))
+    assert first == "✗ one worker with batch 32, to compare with: 5 of 5 runs failed: out of memory"
+    assert second == "‡ one worker with batch 16, to compare with: 1 of 5 runs failed: lost"
+
+
+@pytest.mark.parametrize("kind", ["strong", "weak"])
+def test_notes_name_rows_apart(kind: str) -> None:
+    said = notes(made_up_sweep(kind, (1, 2), ("mpi",), batch_sizes=(64, 512), failing={"mpi": "lost"}))  # type: ignore[arg-type]
+    batches = (64, 512) if kind == "strong" else (128, 1024)
+    assert said == [f"✗ mpi ×2, batch {batch}: 5 of 5 runs failed: lost" for batch in batches]
+
+
+def test_a_sweep_that_was_stopped_in_its_pilot_says_so() -> None:
+    record = made_up_sweep(status="interrupted").model_copy(update={"repeats": 0, "steps": 0})
+    assert notes(record) == ["the sweep was stopped in its pilot round"]
+    assert "pilot round" in circumstances(record)
+    assert "0 " not in circumstances(record).partition("·")[2].partition("·")[0]
+
+
+def test_counts_are_never_in_scientific_notation() -> None:
+    record = made_up_sweep(workers=(1, 2))
+    rows = [row.model_copy(update={"messages_per_step": 1_234_567.0}) for row in record.rows]
+    assert set(_column(scaling_table(record.model_copy(update={"rows": rows})), "messages/step")) == {"1,234,567"}
+
+
 def test_csv_has_full_precision_and_a_line_for_each_row() -> None:
     record = _with_failures()
     text = as_csv(numbers_table(record))
@@ -171,6 +199,13 @@ def test_fits_have_a_line_each() -> None:
             assert name in row[grid.headings.index("fitted")]
         best = row[grid.headings.index("best workers")]
         assert best.startswith(f"{fit.best_workers.value:.0f}" if fit.best_workers else "–")
+    open_ended = [fit.model_copy(update={"best_workers": Interval(value=11, low=5, high=1024)}) for fit in record.fits]
+    assert set(_column(fits_table(record.model_copy(update={"fits": open_ended})), "best workers")) == {
+        "11 (5 or more)"
+    }
+    bad = [fit.model_copy(update={"error_pct": 35.0}) for fit in record.fits]
+    grid = fits_table(record.model_copy(update={"fits": bad}))
+    assert {*_column(grid, "at most"), *_column(grid, "best workers")} == {"–"}, "a law that does not fit tells nothing"
     assert "batch" in fits_table(made_up_sweep(batch_sizes=(64, 512))).headings
     assert fits_table(record.model_copy(update={"fits": []})).rows == []
 

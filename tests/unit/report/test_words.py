@@ -49,6 +49,20 @@ def test_usl_in_words() -> None:
     assert "stops helping at" not in fit_sentence(_fit("usl", **parameters))
 
 
+def test_a_best_number_without_an_upper_bound_is_said_to_have_none() -> None:
+    parameters = {"contention": _interval(0.03, 0.02, 0.04), "coherency": _interval(0.008, 0.005, 0.01)}
+    assert "at 11 (95 %: 5 or more; contention" in fit_sentence(_fit("usl", best=_interval(11, 5, 1024), **parameters))
+    assert "at 11 (contention" in fit_sentence(_fit("usl", best=_interval(11, 11, 11), **parameters))
+
+
+def test_a_law_that_cannot_describe_the_runs_is_not_stated_as_a_fact() -> None:
+    slow = _fit("amdahl", serial=_interval(1.0, 1.0, 1.0)).model_copy(update={"error_pct": 35.2})
+    assert fit_sentence(slow) == ("Amdahl: slower than one worker, which Amdahl's law cannot describe (fit error 35 %)")
+    wild = _fit("gustafson", serial=_interval(0.3, 0.2, 0.4)).model_copy(update={"error_pct": 48.0})
+    assert fit_sentence(wild) == "Gustafson: what was measured does not follow Gustafson's law (fit error 48 %)"
+    assert "95 %" not in fit_sentence(_fit("amdahl", serial=_interval(0.0, 0.0, 0.0)))
+
+
 def test_remedies_name_their_options_once() -> None:
     remedy = Remedy(cause="comm", sentence="Overlap: 8 % more.", gain_pct=8, command="--sync overlap")
     assert remedy_sentence(remedy) == "Overlap: 8 % more; try --sync overlap"
@@ -102,6 +116,12 @@ def test_the_headline_is_the_best_row(kind: str) -> None:
     assert f"{best.speed_up.value:.2f}× " in said
     assert f"{best.speed_up.low:.2f}–{best.speed_up.high:.2f}" in said
     assert f"{100 * best.efficiency.value:.0f} %" in said
+
+
+def test_the_headline_of_one_run_claims_no_interval_and_names_the_batch_among_several() -> None:
+    said = headline(made_up_sweep(repeats=1, batch_sizes=(64, 512), workers=(1, 2), engines=("mpi",)))
+    assert "95 %" not in said
+    assert ", batch 512" in said
 
 
 def test_the_headline_prefers_ranks_with_cores_of_their_own() -> None:

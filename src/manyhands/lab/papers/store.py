@@ -4,8 +4,6 @@ import secrets
 import time
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from manyhands import facts
 from manyhands.errors import UserError, check
 from manyhands.record import write_atomically
@@ -27,7 +25,7 @@ def open_folder(out: Path, record: ReproductionRecord) -> ReproductionDir:
 
 def append(folder: ReproductionDir, taken: Taken) -> None:
     """Write down a run as soon as it has ended."""
-    with open(folder.taken, "a") as f:
+    with open(folder.taken, "a", encoding="utf-8") as f:
         f.write(f"{taken.model_dump_json()}\n")
 
 
@@ -35,13 +33,14 @@ def read_taken(folder: ReproductionDir) -> list[Taken]:
     """Return the runs that went well before; what failed, or was cut off in the last line, is run again."""
     if not folder.taken.is_file():
         return []
-    whole, _, torn = folder.taken.read_text().rpartition("\n")
-    if torn:
-        write_atomically(folder.taken, f"{whole}\n" if whole else "")
+    whole, _, torn = folder.taken.read_bytes().rpartition(b"\n")
+    lines = whole.split(b"\n") if whole else []
     try:
-        taken = [Taken.model_validate_json(line) for line in whole.splitlines()]
-    except ValidationError:
+        taken = [Taken.model_validate_json(line.decode()) for line in lines]
+    except ValueError:
         raise UserError(f"'{folder.taken}' is damaged: its lines are not runs of a reproduction") from None
+    if torn:
+        write_atomically(folder.taken, "".join(f"{line.decode()}\n" for line in lines))
     return [one for one in taken if not one.failed]
 
 

@@ -27,7 +27,7 @@ RULES = (
     f"loss: reproduced within ±{LOSS_PCT:g} %; better below, not reproduced above",
     f"shares of the time: reproduced within ±{SHARE_POINTS:g} points; counts: equal",
     "seconds are not judged: they are another machine's; (36×) means that it took 36 times as long there",
-    "oversubscribed: more workers than cores; such a row says nothing about speed-up, whatever figure it shows",
+    "† oversubscribed: more workers than cores; such times say nothing about speed-up, whatever they are",
 )
 
 SPEEDS: tuple[FigureKind, ...] = ("speed-up", "improvement")
@@ -36,7 +36,7 @@ SPEEDS: tuple[FigureKind, ...] = ("speed-up", "improvement")
 
 def judge(kind: FigureKind, published: Published, ours: Interval) -> Verdict:
     """Compare a figure of ours with the published one."""
-    return _RULES[kind](published, ours)
+    return _JUDGES[kind](published, ours)
 
 
 def crowded(workers: int, cores: int, *, in_turn: bool = False) -> str:
@@ -59,7 +59,7 @@ def row_verdict(figures: Iterable[PaperFigure]) -> Verdict:
 def row_why(figures: Iterable[PaperFigure], verdict: Verdict) -> str:
     """Say what led to a row's verdict, and what became of its other figures."""
     said: dict[str, list[str]] = {}
-    for figure in figures:
+    for figure in sorted(figures, key=lambda figure: _FIRST_TO_LAST.index(figure.verdict)):
         what = "not reproduced" if figure.verdict == "not" else figure.verdict
         if figure.verdict in ("shown", "baseline") or (figure.kind == "time" and figure.ours):
             continue  # nothing to judge, or nothing that ever is
@@ -122,7 +122,7 @@ def _between(value: float, low: float, high: float, *, below: Verdict = "not", a
     return above if value > high else "reproduced"
 
 
-_RULES: dict[FigureKind, Callable[[Published, Interval], Verdict]] = {
+_JUDGES: dict[FigureKind, Callable[[Published, Interval], Verdict]] = {
     "speed-up": _speed_up,
     "improvement": _improvement,
     "accuracy": _accuracy,

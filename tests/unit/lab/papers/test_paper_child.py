@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 from subprocess import TimeoutExpired
-from typing import Any
 
 import pytest
 
@@ -53,14 +52,14 @@ def test_a_cross_validation_tells_its_scores_and_leaves_no_weights(
     (run / "node-0-fold-00").mkdir(parents=True)
     for name in ("crossval.json", "model.safetensors", "folds.npy", "node-0-fold-00/model.safetensors"):
         (run / name).write_text("")
-    (command,) = [answer(monkeypatch, 0, crossval_record().model_dump_json())]
+    commands = answer(monkeypatch, 0, crossval_record().model_dump_json())
     taken = child.take(FOLDS, folder, 2)
     assert (taken.setting, taken.repeat, taken.failed, taken.run) == (FOLDS.key, 2, "", "runs/some-run")
     assert taken.values["train_accuracy"] == 0.95
     assert taken.values["hold_out_accuracy"] == 0.9
     assert (taken.values["total_s"], taken.values["longest_node_s"]) == (12.0, 5.0)
     assert [path.name for path in run.iterdir()] == ["crossval.json"]
-    assert {"crossval", "dnn", "--folds=10", "--no-baseline", "--split-data", "--json"} <= set(command[0])
+    assert {"crossval", "dnn", "--folds=10", "--no-baseline", "--split-data", "--json"} <= set(commands[0])
 
 
 def test_a_profile_tells_shares_of_the_loop_and_calls_of_a_step(
@@ -69,19 +68,12 @@ def test_a_profile_tells_shares_of_the_loop_and_calls_of_a_step(
     def function(name: str, self_s: float) -> FunctionRow:
         return FunctionRow(name=name, file="", line=1, share_pct=1.0, self_s=self_s, total_s=self_s, calls=80)
 
-    figures: dict[str, Any] = dict.fromkeys(("disturbed_steps", "extra_ms", "cost_pct"), 0)
-    known = {name for name in RankProfile.model_fields if name in figures}
-    rank = RankProfile(
-        rank=0, role="worker", host="here", steps=40, timed_steps=4, loop_s=2.0, read_s=7.0,
-        functions=[function("a", 1.0), function("b", 0.4), function("b", 0.2)], lines=[],
-        **{name: figures[name] for name in known},
-    )  # fmt: skip
-    record = ProfileRecord(
-        id="some-run", status="complete", task="softmax", engine="serial", sync="allreduce", workers=1, threads=1,
-        batch_size=1, device="cpu", parameters=1, steps=40, trace="", ranks=[rank], hardware={}, versions={},
-    )  # fmt: skip
+    functions = [function("a", 1.0), function("b", 0.4), function("b", 0.2)]
+    rank = RankProfile.model_construct(steps=40, loop_s=2.0, read_s=7.0, functions=functions)
+    record = ProfileRecord.model_construct(id="some-run", ranks=[rank])
+    monkeypatch.setattr(ProfileRecord, "model_validate_json", lambda text: record)
     (folder.runs / "some-run").mkdir(parents=True)
-    answer(monkeypatch, 0, record.model_dump_json())
+    answer(monkeypatch, 0)
     values = child.take(PROFILE, folder, 0).values
     assert values == {"share a": 50.0, "calls a": 2.0, "share b": pytest.approx(30.0), "calls b": 4.0}
 

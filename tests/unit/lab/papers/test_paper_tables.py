@@ -47,6 +47,14 @@ def test_a_wide_table_is_cut_into_parts_that_hold_all_of_it(record: Reproduction
         assert sum(drawn) <= width or len(part.headings) <= 3
 
 
+def test_times_and_speed_ups_of_a_crowd_are_marked(record: ReproductionRecord) -> None:
+    table = table_of(record, "003", "table 2")
+    (grid,) = words.grids(table)
+    for row, shown in zip(table.rows, grid.rows, strict=True):
+        marks = sum("†" in cell for cell in shown)
+        assert marks == (row.oversubscribed and sum(f.kind in words.TIMES and f.ours is not None for f in row.figures))
+
+
 def test_markdown_has_every_published_figure_and_the_rules(record: ReproductionRecord) -> None:
     text = words.markdown(record)
     published = {f.published for p in record.papers for t in p.tables for r in t.rows for f in r.figures} - {""}
@@ -68,6 +76,11 @@ def test_sentences_stand_with_what_was_measured(record: ReproductionRecord) -> N
     assert grid.headings == ["sentence", "verdict", "by"]
     assert "of 6 versions" in grid.rows[0][2]
     assert words.whys(table) == []
+
+
+def test_single_runs_are_said_to_be_noisy(record: ReproductionRecord) -> None:
+    assert "busy machine" not in words.circumstances(record)
+    assert "busy machine" in words.circumstances(record.model_copy(update={"repeats": 1}))
 
 
 def test_verdicts_are_counted(record: ReproductionRecord) -> None:

@@ -31,7 +31,7 @@ def column(row: ReproducedRow, name: str) -> PaperFigure:
 @pytest.mark.parametrize("cores", [1, 2, 4])
 @pytest.mark.parametrize("number", PAPERS)
 def test_a_crowded_row_is_never_reproduced_or_better_in_speed(number: str, cores: int, quick: bool) -> None:
-    for efficiency in (0.2, 0.9, 5.0):
+    for efficiency in (0.2, 5.0):
         result = measured(PAPERS[number](Machine(cores)), cores, quick=quick, efficiency=efficiency)
         rows = [row for table in result.tables for row in table.rows if row.oversubscribed]
         assert cores >= 4 or rows

@@ -113,6 +113,14 @@ def test_paper_003_other_rows_take_about_five_epochs() -> None:
         assert number(line.total_s) == pytest.approx(p003.EPOCHS * number(line.epoch_s), rel=0.3)
 
 
+def test_paper_003_accuracies_are_held_against_the_spread_of_as_many_processes() -> None:
+    table = next(t for t in p003.paper(Machine(8)).tables if t.name == "table 2")
+    spread = {row.labels[0]: row.published["accuracy %"] for row in table.rows if row.published}
+    assert (spread["2 × 4"].text, spread["2 × 4"].low, spread["2 × 4"].high) == ("96.75", 94.03, 97.20)
+    assert spread["1 × 1"] == printed("98.80")
+    assert all(figure.low <= number(figure.text) <= figure.high for figure in spread.values())
+
+
 def test_paper_003_has_every_number_of_processes_on_as_few_and_as_many_nodes() -> None:
     assert sorted(line.processes for line in p003.TABLE_2) == [1, 2, 2, 4, 4, 4, 8, 8, 8]
     assert {line.processes for line in p003.TABLE_2} == set(p003.PROCESSES)

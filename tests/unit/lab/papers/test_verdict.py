@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.lab.papers.base import printed
-from manyhands.lab.papers.lost import WORDS, where_time_went
+from manyhands.lab.papers.lost import IN_SMALLER_BATCHES, WORDS, where_time_went
 from manyhands.lab.papers.verdict import RULES, SPEED_PCT, WIDEST_PCT, judge, row_verdict, row_why
 from manyhands.record.papers import FigureKind, PaperFigure, Verdict
 from manyhands.record.sweep import Interval
@@ -119,7 +119,14 @@ def test_the_largest_loss_is_named(cause: str) -> None:
     own[cause] += 2.0
     other = next(name for name in WORDS if name != cause)
     own[other] += 1.0
-    assert where_time_went(own, alone, 2) == f"25 % of a step went {WORDS[cause]}"
+    smaller = IN_SMALLER_BATCHES if cause == "compute_ms" else ""
+    assert where_time_went(own, alone, 2) == f"25 % of a step went {WORDS[cause]}{smaller}"
+
+
+def test_batches_are_not_called_smaller_that_are_not() -> None:
+    alone = {"step_ms": 10.0, "compute_ms": 10.0, "serial_ms": 0.0, "comm_ms": 0.0, "wait_ms": 0.0, "batch_size": 64.0}
+    own = {**alone, "step_ms": 20.0, "compute_ms": 20.0, "batch_size": 128.0}
+    assert where_time_went(own, alone, 2) == f"50 % of a step went {WORDS['compute_ms']}"
 
 
 def test_nothing_is_named_where_nothing_was_lost() -> None:

@@ -1,9 +1,10 @@
-"""Numbers in words that people read: units, figures that matter, intervals."""
+"""Numbers and names in words that people read: units, figures that matter, intervals, cells."""
 
 import math
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from manyhands.record import Cell, Interval
+from manyhands.record.sweep import MOST_WORKERS, Cell, Interval
 
 NOTHING = "–"
 """What stands where there is nothing to tell."""
@@ -17,6 +18,11 @@ def figure(value: float, digits: int = 3) -> str:
         return "0"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     return f"{value:,.{min(decimals, 9)}f}"
+
+
+def plain(value: float) -> str:
+    """Write a number of things, whole where it is: 2, 0.125, 1,200,000."""
+    return f"{value:,.0f}" if float(value).is_integer() else figure(value)
 
 
 def fixed(value: float | None, decimals: int) -> str:
@@ -69,22 +75,62 @@ def span(interval: Interval, factor: float = 1.0, decimals: int = 2) -> str:
     return f"{low} to {high}" if "-" in low + high else f"{low}–{high}"
 
 
+def interval_95(interval: Interval, factor: float = 1.0, decimals: int = 2) -> str:
+    """Write a 95 % interval: `95 %: 1.70–1.81`; nothing where it has no width, as of one run or at a law's bound."""
+    return f"95 %: {span(interval, factor, decimals)}" if interval.low < interval.high else ""
+
+
+def in_brackets(*texts: str) -> str:
+    """Put what there is to say in brackets behind something: ` (95 %: 1.70–1.81; noisy)`."""
+    said = "; ".join(text for text in texts if text)
+    return f" ({said})" if said else ""
+
+
+def workers_span(best: Interval) -> str:
+    """Write the bounds of a best number of workers: `9–14`, or `5 or more` where no upper one was found."""
+    return f"{best.low:.0f} or more" if best.high >= MOST_WORKERS else span(best, 1, 0)
+
+
 def with_span(text: str, interval: Interval | None, factor: float = 1.0, decimals: int = 2) -> str:
     """Add the bounds to a value that stands already as text."""
-    if interval is None or text == NOTHING or interval.low == interval.high:
+    if interval is None or text == NOTHING or interval.low >= interval.high:
         return text
     return f"{text} ({span(interval, factor, decimals)})"
 
 
 def cell_name(cell: Cell) -> str:
     """Say engine, workers and strategy in short: `serial`, `mpi ×2`, `hybrid 2×2`, `mpi ×2 local-sgd:period=8`."""
-    if cell.engine == "serial" and cell.size == 1:
-        name = "serial"
-    elif cell.threads > 1:
-        name = f"{cell.engine} {cell.workers}×{cell.threads}"
-    else:
-        name = f"{cell.engine} ×{cell.workers}"
+    name = workers_name(cell.engine, cell.workers, cell.threads)
     return name if cell.sync == "allreduce" else f"{name} {cell.sync}"
+
+
+def workers_name(engine: str, workers: int, threads: int = 1) -> str:
+    """Say engine and workers in short: `serial`, `mpi ×2`, `hybrid 2×2`."""
+    if engine == "serial" and workers * threads == 1:
+        return "serial"
+    return f"{engine} {workers}×{threads}" if threads > 1 else f"{engine} ×{workers}"
+
+
+def cell_names(cells: Iterable[Cell]) -> dict[str, str]:
+    """Name cells by their keys so that no two are called the same: with batch, images and data where it takes that."""
+    known = list(cells)
+    names = {cell.key: cell_name(cell) for cell in known}
+
+    def is_needed(field: str) -> bool:
+        return len({(names[c.key], getattr(c, field)) for c in known}) > len(set(names.values()))
+
+    extra: dict[str, Callable[[Cell], str]] = {
+        "batch_size": lambda cell: f"batch {cell.batch_size}",
+        "image_size": lambda cell: images_name(cell.image_size),
+        "replicate": lambda cell: f"data ×{cell.replicate}",
+    }
+    needed = [words for field, words in extra.items() if is_needed(field)]
+    return {cell.key: ", ".join([names[cell.key], *(words(cell) for words in needed)]) for cell in known}
+
+
+def images_name(side: int) -> str:
+    """Say how large images are: `images 28×28`."""
+    return f"images {side}×{side}" if side else "images as they are"
 
 
 def day(moment: str) -> str:
@@ -96,9 +142,9 @@ def day(moment: str) -> str:
     return f"{found.day} {found:%B %Y, %H:%M}"
 
 
-def count(number: int, noun: str) -> str:
+def count(number: float, noun: str) -> str:
     """Write a number of things: 1 run, 5 runs."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{plain(number)} {noun}" if number == 1 else f"{plain(number)} {noun}s"
 
 
 def duration_with_span(milliseconds: Interval | None) -> str:
