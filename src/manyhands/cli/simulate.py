@@ -18,7 +18,7 @@ from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, default_is
 from manyhands.cli.show import people, print_json, results
 from manyhands.errors import check
 from manyhands.record.simulation import Estimate, SimulationRecord, SimulationRow
-from manyhands.report.texts import duration, figure
+from manyhands.record.texts import duration, figure
 
 if TYPE_CHECKING:
     from manyhands.lab.simulate import SimulationPulse

@@ -19,7 +19,7 @@ from manyhands.cli.show import people, print_json, results
 from manyhands.cli.simulate import with_bounds
 from manyhands.errors import check
 from manyhands.record.simulation import Validation, ValidationRecord, read_validations
-from manyhands.report.texts import duration
+from manyhands.record.texts import duration
 
 if TYPE_CHECKING:
     from manyhands.lab.simulate import SimulationPulse

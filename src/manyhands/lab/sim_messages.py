@@ -80,7 +80,7 @@ class Exchange:
         return self.compute.draw_s(np.random.default_rng(0), (draws, workers)) * slowness
 
     def last_s(self, busy_s: float) -> float:
-        """Return when the last of workers is at a port that takes each so long, and that they left one after the other."""
+        """Return when the last of workers is at a port that takes each so long and that they left in turn."""
         draws, order = max(8, DRAWN // self.workers), np.arange(self.workers)
         come = np.sort(self.computed_s(draws, self.workers) + busy_s * order, axis=1)
         return float((come + busy_s * order[::-1]).max(axis=1).mean())
