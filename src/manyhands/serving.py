@@ -12,7 +12,7 @@ from manyhands.record import RunDir, write_atomically
 from manyhands.replica import Replica
 from manyhands.summary import gather_ranks, gather_steady
 from manyhands.sync import Sync
-from manyhands.timeline import store_timeline
+from manyhands.timeline import gather_texts, store_timeline
 from manyhands.watch import Watch
 
 
@@ -28,7 +28,7 @@ def serve_rank(
     *,
     first_step: int,
 ) -> dict[str, Any]:
-    """Serve; leave the order of events, and this rank's times for the record."""
+    """Serve; leave the order of events, and this rank's times for the record, which is rank 0's."""
     spans, updates_per_step = traced.spans, 1 if strategy.lockstep else config.size
 
     made = itertools.count()
@@ -49,4 +49,5 @@ def serve_rank(
     store_timeline(comm, run, spans, config.size)
     gather_ranks(comm, split, traced, strategy, config.size)
     gather_steady(comm, split, config.size)
-    return {}
+    record: dict[str, Any] = json.loads(gather_texts(comm, "")[0])
+    return record

@@ -83,6 +83,8 @@ def summarise(
     )
     if comm.rank == 0:
         _store(run, record, replica)
+    if strategy.num_servers():
+        gather_texts(comm, record.model_dump_json() if comm.rank == 0 else "")  # for the servers, which made none
     return record.model_dump(mode="json")
 
 

@@ -1,6 +1,7 @@
 """One rank's part in a run: joins data, replica, sync and comm, and reads straight down."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from manyhands.data import Dataset
 from manyhands.journal import Journal, restore_own
 from manyhands.plan import Plan
 from manyhands.record import RunDir
+from manyhands.replica import Replica
 from manyhands.replica.base import sum_of_lanes
 from manyhands.serving import serve_rank
 from manyhands.spans import Spans
 from manyhands.summary import summarise
+from manyhands.sync import Sync
 from manyhands.sync.base import settled
 from manyhands.tasks import Task
 from manyhands.tasks.setup import device_of, load_data, loss_of, make_replica
@@ -45,6 +48,8 @@ class Job:
     """How long it took to read them."""
     place: int | None = None
     """Which of the host's devices to use, where that is not the rank's own."""
+    after_step: Callable[[Comm, Replica, Sync, int], None] | None = None
+    """What every worker does besides after each of its steps, where it runs in the process that has this."""
     extra: dict[str, Any] = field(default_factory=dict)
     """What a worker function other than `train_rank` wants to know, as plain JSON."""
 
@@ -95,6 +100,8 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
             spans.add("agree and update", "update", shared, ended)
             due = beat.add(loss, ended - begun, shared - begun)
 
+            if job.after_step is not None:
+                job.after_step(comm, replica, strategy, step)
             if job.keep_weights:
                 journal.keep_weights(replica)
             saves = config.checkpoint_every > 0 and (step + 1) % config.checkpoint_every == 0

@@ -20,6 +20,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 def make_app() -> typer.Typer:
     """Gather the commands."""
     from manyhands.cli import (
+        advise,
         calibrate,
         crossval,
         doctor,
@@ -52,6 +53,7 @@ def make_app() -> typer.Typer:
     app.command("calibrate")(calibrate.calibrate)
     app.command("simulate")(simulate.simulate)
     app.command("validate")(validate.validate)
+    app.command("advise")(advise.advise)
     app.add_typer(runs.app, name="runs")
     app.command("syncs")(syncs.syncs)
     app.command("doctor")(doctor.doctor)

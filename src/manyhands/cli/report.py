@@ -1,9 +1,9 @@
-"""`manyhands report`: draw the report of sweeps and runs again from what they stored."""
+"""`manyhands report`: draw the report of what was stored: sweeps, runs, simulations, validations."""
 
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -11,22 +11,32 @@ from manyhands.cli.options import default_is
 from manyhands.cli.show import people, results
 from manyhands.errors import UserError, check, unknown
 from manyhands.record import RunDir, SweepDir, list_runs, list_sweeps
+from manyhands.record.simulation import LEDGER, SimulationDir, ValidationDir, list_simulations, list_validations
+
+if TYPE_CHECKING:
+    from manyhands.report.files import Source
 
 SWEEPS, RUNS, REPORTS = Path("scales"), Path("runs"), Path("reports")
+SIMULATIONS, VALIDATIONS = Path("simulations"), Path("validations")
+Stored = SweepDir | RunDir | SimulationDir | ValidationDir
 FORMATS = ("html", "markdown", "csv", "png")
+RECORDS = ("sweep.json", "record.json", "run.toml", "simulation.json", "validation.json")
+"""Files that stand for the folder that they are in."""
 
 
 class Found(NamedTuple):
     """What a report is asked of."""
 
-    sweeps: list[SweepDir]
+    sources: "list[Source]"
+    """Each has a page of its own."""
     runs: list[RunDir]
 
 
-TO_HELP = "Folder for the files." + default_is(f"the sweep's or run's own; for several runs, one under {REPORTS}")
-OUT_HELP = "Folder of all sweeps or runs." + default_is(f"{SWEEPS} and {RUNS}")
-WHAT_HELP = "Sweeps or runs: ids, unique parts of ids, folders, or 'last' for the newest run." + default_is(
-    "the newest sweep"
+TO_HELP = "Folder for the files." + default_is(f"that of the record; for several runs, one under {REPORTS}")
+OUT_HELP = "Folder of all that was stored." + default_is(f"{SWEEPS}, {RUNS}, {SIMULATIONS} and {VALIDATIONS}")
+WHAT_HELP = (
+    "Sweeps, runs, simulations or validations: ids, unique parts of ids, folders, or 'last' for the newest run; "
+    f"'{VALIDATIONS}' for all validations." + default_is("the newest sweep")
 )
 FORMAT_HELP = (
     "html writes all files, png the pictures; markdown and csv go to stdout, for pasting, unless there is --to."
@@ -39,18 +49,20 @@ def report(
     to: Annotated[Path | None, typer.Option("--to", help=TO_HELP, show_default=False)] = None,
     out: Annotated[Path | None, typer.Option("--out", help=OUT_HELP, show_default=False)] = None,
 ) -> None:
-    """Draw reports from stored sweeps and runs: one HTML page that needs no network, Markdown, CSV, pictures.
+    """Draw reports from what was stored: one HTML page that needs no network, Markdown, CSV, pictures.
 
-    Each sweep has a page of its own; runs come together on one.
+    Each sweep, simulation and validation has a page of its own; runs come together on one.
 
     Example: manyhands report --format markdown >> README.md
+
+    Example: manyhands report validations
     """
     if format not in FORMATS:
         unknown("format", format, FORMATS)
-    found = _find(what or [], out or SWEEPS, out or RUNS)
+    found = _find(what or [], out)
     with people.status("drawing …"):
         folders = _folders(found, to)
-        files = [file for sweep in found.sweeps for file in _sweep(sweep, format, next(folders))]
+        files = [file for source in found.sources for file in _source(source, format, next(folders))]
         files += _runs(found.runs, format, next(folders)) if found.runs else []
     for file in files:
         results.print(str(file), markup=False)
@@ -60,7 +72,9 @@ def report(
 
 def _folders(found: Found, to: Path | None) -> Iterator[Path | None]:
     """Yield where each page goes: to folders of their own where there are several, whatever they are called."""
-    names = [sweep.path.resolve().name for sweep in found.sweeps]
+    from manyhands.report.files import folder_of
+
+    names = [folder_of(source).resolve().name for source in found.sources]
     names += [_name_of_runs(found.runs)] if found.runs else []
     for i, name in enumerate(names):
         before = names[:i].count(name)
@@ -73,17 +87,16 @@ def _name_of_runs(runs: Sequence[RunDir]) -> str:
     return first if len(runs) == 1 else f"{first}-and-{len(runs) - 1}-more"
 
 
-def _sweep(sweep: SweepDir, format: str, folder: Path | None) -> list[Path]:
-    """Write a sweep's report, or print it; return the files."""
-    from manyhands.report import files, pages, tables  # drawing libraries are slow to import
+def _source(source: "Source", format: str, folder: Path | None) -> list[Path]:
+    """Write the report of what has a page of its own, or print it; return the files."""
+    from manyhands.report import files  # drawing libraries are slow to import
 
     if format == "html":
-        return files.write(sweep, folder)
+        return files.write(source, folder)
     if format == "png":
-        return files.write_pictures(sweep, folder)
-    record = sweep.read()
-    text = pages.sweep_markdown(record) if format == "markdown" else tables.as_csv(tables.numbers_table(record))
-    return _text(text, format, folder)
+        return files.write_pictures(source, folder)
+    page = files.page_of(source)
+    return _text(page.markdown if format == "markdown" else page.csv, format, folder)
 
 
 def _runs(runs: Sequence[RunDir], format: str, to: Path | None) -> list[Path]:
@@ -110,43 +123,67 @@ def _text(text: str, format: str, to: Path | None) -> list[Path]:
     return []
 
 
-def _find(names: Sequence[str], sweeps_in: Path, runs_in: Path) -> Found:
-    """Return the sweeps and runs of these names; the newest sweep for none."""
-    sweeps, runs = [sweep for sweep in list_sweeps(sweeps_in) if sweep.record.is_file()], list_runs(runs_in)
+def _find(names: Sequence[str], out: Path | None) -> Found:
+    """Return what has these names; the newest sweep for none."""
+    sweeps = [sweep for sweep in list_sweeps(out or SWEEPS) if sweep.record.is_file()]
     if not names:
-        check(bool(sweeps), f"there are no sweeps under '{sweeps_in}' yet; try: manyhands scale strong mlp")
-        return Found(sweeps[-1:], [])
+        check(bool(sweeps), f"there are no sweeps under '{out or SWEEPS}' yet; try: manyhands scale strong mlp")
+        return Found([sweeps[-1]], [])
+    runs = list_runs(out or RUNS)
+    known: list[Stored] = [*sweeps, *runs, *list_simulations(out or SIMULATIONS), *list_validations(out or VALIDATIONS)]
     found = Found([], [])
     for name in names:
-        one = _folder(Path(name)) or _named(name, sweeps, runs)
-        if isinstance(one, SweepDir):
-            found.sweeps.append(one)
-        else:
+        one = _path(Path(name)) or _named(name, known, runs)
+        if isinstance(one, RunDir):
             found.runs.append(one)
+        else:
+            found.sources.append(one)
     return found
 
 
-def _folder(path: Path) -> SweepDir | RunDir | None:
+def _path(path: Path) -> "Source | RunDir | None":
     """Return what a folder, or the record in it, is of; None where this is no path."""
-    folder = path.parent if path.name in ("sweep.json", "record.json", "run.toml") else path
-    if SweepDir(folder).record.is_file():
-        return SweepDir(folder)
-    if RunDir(folder).record.is_file() or RunDir(folder).toml.is_file():
+    if path.suffix == ".jsonl" and path.is_file():
+        return path
+    folder = path.parent if path.name in RECORDS else path
+    for kind in (SweepDir, SimulationDir, ValidationDir, RunDir):
+        if kind(folder).record.is_file():
+            return kind(folder)
+    if RunDir(folder).toml.is_file():
         return RunDir(folder)
+    if (folder / LEDGER).is_file():
+        return folder / LEDGER
+    if simulations := list_simulations(path):
+        people.print(f"the newest of {len(simulations)} simulations in '{path}'", markup=False, soft_wrap=True)
+        return simulations[-1]
+    if list_validations(path):
+        raise UserError(f"'{path}' has no {LEDGER}: no validation was completed yet; name one that was stopped")
     if path.exists():
-        raise UserError(f"'{path}' is neither a sweep's folder nor a run's: it has no sweep.json and no record.json")
+        names = "sweep.json, record.json, simulation.json or validation.json"
+        raise UserError(f"there is nothing to report in '{path}': it has no {names}, and no {LEDGER}")
     return None
 
 
-def _named(name: str, sweeps: list[SweepDir], runs: list[RunDir]) -> SweepDir | RunDir:
-    """Return the sweep or run with this id or unique part of one."""
+HINTS = {"validations": "manyhands validate mlp --workers 1,2", "simulations": "manyhands simulate mlp --nodes 1,2,4"}
+"""What makes the folders that people name before there are any."""
+
+
+def _named(name: str, known: list[Stored], runs: list[RunDir]) -> Stored:
+    """Return what has this id or unique part of one."""
     if name == "last" and runs:
         return runs[-1]
-    known: list[SweepDir | RunDir] = [*sweeps, *runs]
-    exact = [k for k in known if name == k.path.name]
-    found = exact or [k for k in known if name in k.path.name]
-    check(len(found) <= 1, f"'{name}' fits {len(found)} sweeps and runs; give more of the id")
-    check(bool(known), f"there is no '{name}', and no other sweep or run here; try: manyhands scale strong mlp")
+    exact = [each for each in known if name == each.path.name]
+    found = exact or [each for each in known if name in each.path.name]
+    check(len(found) <= 1, f"'{name}' fits {len(found)} of what is stored here; give more of the id")
+    hint = HINTS.get(name.rstrip("/"))
+    check(bool(found) or not hint, f"there are no {name.rstrip('/')} here yet; try: {hint}")
+    check(bool(known), f"there is no '{name}', and nothing else to report here; try: manyhands scale strong mlp")
     if not found:
-        unknown("sweep or run", name, [s.path.name for s in sweeps[-3:]] + [r.path.name for r in runs[-3:]])
+        unknown("sweep, run, simulation or validation", name, _newest(known))
     return found[0]
+
+
+def _newest(known: list[Stored]) -> list[str]:
+    """Return the last names of each kind."""
+    kinds = (SweepDir, RunDir, SimulationDir, ValidationDir)
+    return [each.path.name for kind in kinds for each in [k for k in known if isinstance(k, kind)][-3:]]

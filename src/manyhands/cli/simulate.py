@@ -4,8 +4,9 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, final
 
 import typer
 from rich.console import Console
@@ -14,11 +15,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from manyhands.cli.calibrate import CALIBRATION_OPTION
-from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, default_is
+from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, config_options, default_is
 from manyhands.cli.show import people, print_json, results
+from manyhands.cli.simulate_train import trained_columns, trained_sentences
+from manyhands.config import RunConfig
 from manyhands.errors import check
 from manyhands.record.simulation import Estimate, SimulationRecord, SimulationRow
-from manyhands.record.texts import duration, figure
+from manyhands.record.texts import duration, figure, with_bounds
 
 if TYPE_CHECKING:
     from manyhands.lab.simulate import SimulationPulse
@@ -29,12 +32,20 @@ WIDE = 200
 MOST_SHOWN = 60
 """Rows of a table; of more, some are shown."""
 BY_FORMULA = "*"
+OF_TRAINING = frozenset({"epochs", "lr", "warmup", "lr_decay"})
+"""Settings of a run that --train takes."""
+
+WORDS = ("sync", "computed")
+"""Columns that hold no figures."""
+
+Row = TypeVar("Row")
 
 
 def _option(text: str, default: str = "", *names: str) -> Any:
     return typer.Option(*names, help=f"{text}{default_is(default) if default else ''}", show_default=False)
 
 
+@partial(config_options, without=RunConfig.model_fields.keys() - OF_TRAINING)
 def simulate(
     task: TASK_ARGUMENT = "",
     nodes: Annotated[str | None, _option("How many nodes: 1,2,4 or 1,2,4,...,1024.")] = None,
@@ -66,10 +77,18 @@ def simulate(
     method: Annotated[
         str, _option("auto, events (the strategy's own code on virtual ranks) or formula (closed form).", "auto")
     ] = "auto",
-    seed: Annotated[int, _option("Decides what is drawn.", "0")] = 0,
+    seed: Annotated[int, _option("Decides what is drawn, and how a training begins.", "0")] = 0,
+    train: Annotated[
+        bool, typer.Option("--train", help="Train every row too, as those nodes would: accuracy against their time.")
+    ] = False,
+    target_accuracy: Annotated[
+        float | None, _option("Accuracy, such as 0.97, to which --train is to tell the time.")
+    ] = None,
     calibration: CALIBRATION_OPTION = None,
     out: Annotated[Path, typer.Option("--out", help="Folder of all simulations.")] = OUT,
     json: JSON_OPTION = False,
+    *,
+    options: dict[str, Any],
 ) -> None:
     """Predict step time, speed-up, efficiency and cost of TASK on many nodes, with 90 % intervals.
 
@@ -78,12 +97,17 @@ def simulate(
 
     Slow nodes, failures and prices are part of the cluster's file.
 
+    With --train the task is trained here with the answer that so many nodes would give, in the time predicted for them.
+
     Example: manyhands simulate mlp --nodes 1,2,4,...,64 --cluster ethernet-1g --syncs allreduce,local-sgd:period=8
     """
     from manyhands.lab.simulate import simulate as predict  # scipy is slow to import, and other commands need none
 
     check(bool(task), "which task? for example: manyhands simulate mlp --nodes 1,2,4,...,64")
     check(nodes is not None or workers is not None, "how many nodes? for example: --nodes 1,2,4,...,64")
+    asked = {"target_accuracy": target_accuracy, **options}
+    alone = [name for name, value in asked.items() if value is not None and not train]
+    check(not alone, f"--{alone[0].replace('_', '-') if alone else ''} belongs to --train; add it")
     with _progress() as observe, redirect_stdout(sys.stderr):
         record = predict(
             task,
@@ -97,6 +121,8 @@ def simulate(
             steps=steps,
             method=method,
             seed=seed,
+            train=options if train else None,
+            target_accuracy=target_accuracy,
             calibration=calibration,
             out=out,
             command=shlex.join(["manyhands", *sys.argv[1:]]),
@@ -105,8 +131,8 @@ def simulate(
         )
     show(record, people if json else results)
     if record.status == "interrupted":
-        _say("stopped; what was predicted until then is kept")
-    _say(f"kept in {out / record.id}")
+        _say("stopped; what was found until then is kept")
+    _say(f"kept in {out / record.id}; to draw it: manyhands report {shlex.quote(str(out / record.id))}")
     if json:
         print_json(record.model_dump_json())
     if record.status == "interrupted":
@@ -134,6 +160,11 @@ def show(record: SimulationRecord, console: Console) -> None:
         console.print(f"{left:,} rows are left out here; simulation.json has them", markup=False, soft_wrap=True)
     console.print()
     for sentence in _best(record.rows):
+        console.print(sentence, markup=False, soft_wrap=True)
+    if record.trained:
+        _print(console, "trained", _table(trained_columns(record, with_bounds), record.trained))
+        console.print()
+    for sentence in trained_sentences(record, with_bounds):
         console.print(sentence, markup=False, soft_wrap=True)
 
 
@@ -174,10 +205,10 @@ def _parts(rows: Sequence[SimulationRow]) -> Table:
     )
 
 
-def _table(columns: Sequence[tuple[str, Callable[[SimulationRow], str]]], rows: Sequence[SimulationRow]) -> Table:
+def _table(columns: Sequence[tuple[str, Callable[[Row], str]]], rows: Sequence[Row]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0))
     for heading, _ in columns:
-        table.add_column(heading, justify="left" if heading == "sync" else "right", no_wrap=True)
+        table.add_column(heading, justify="left" if heading in WORDS else "right", no_wrap=True)
     for row in rows:
         table.add_row(*(escape(cell(row)) for _, cell in columns))
     return table
@@ -193,17 +224,6 @@ def _ranks(row: SimulationRow) -> str:
 
 def _ms(value: Estimate) -> str:
     return with_bounds(value, lambda ms: duration(ms / 1e3))
-
-
-def with_bounds(value: Estimate, text: Callable[[float], str]) -> str:
-    """Write a value and its bounds, whose unit is said only once where it is the same: 3.21 ms (3.10–3.32)."""
-    middle, low, high = (text(each) for each in (value.value, value.low, value.high))
-    unit = middle.lstrip("0123456789.,")
-    if low == middle == high:
-        return middle
-    if unit and all(each.lstrip("0123456789.,") == unit for each in (low, high)):
-        low, high = (each.removesuffix(unit) for each in (low, high))
-    return f"{middle} ({low}–{high})"
 
 
 def _some(rows: Sequence[SimulationRow]) -> list[SimulationRow]:
@@ -236,26 +256,44 @@ def _say(sentence: str) -> None:
 
 @contextmanager
 def _progress() -> "Iterator[Callable[[SimulationPulse], None]]":
-    """Draw one bar on a terminal; elsewhere print a line at every tenth."""
+    """Draw a bar on a terminal, first of the predictions and then of the trainings; elsewhere print lines."""
     if not people.is_terminal:
-        tenths = 0
-
-        def tell(pulse: "SimulationPulse") -> None:
-            nonlocal tenths
-            if 10 * pulse.done // pulse.total > tenths:
-                tenths = 10 * pulse.done // pulse.total
-                _say(f"{10 * tenths:3.0f} % {pulse.sync} on {pulse.nodes:,}")
-
-        yield tell
+        yield _Lines()
         return
     columns = (
-        TextColumn("simulating"),
+        TextColumn("{task.description}"),
         BarColumn(bar_width=20),
         TextColumn("{task.percentage:.0f} % {task.fields[now]}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=people, transient=True) as bars:
-        bar = bars.add_task("", total=None, now="")
-        yield lambda pulse: bars.update(
-            bar, completed=pulse.done, total=pulse.total, now=escape(f"{pulse.sync} on {pulse.nodes:,}")
-        )
+        bar = bars.add_task("simulating", total=None, now="")
+        trains = False
+
+        def draw(pulse: "SimulationPulse") -> None:
+            nonlocal trains
+            if pulse.trains and not trains:  # predictions tell nothing about how long trainings take
+                trains = True
+                bars.reset(bar, description="training")
+            bars.update(bar, completed=pulse.done, total=pulse.total, now=escape(_now(pulse)))
+
+        yield draw
+
+
+@final
+class _Lines:
+    """A line at every tenth of the predictions, and then of the trainings."""
+
+    def __init__(self) -> None:
+        self._said = (False, 0)
+
+    def __call__(self, pulse: "SimulationPulse") -> None:
+        now = (pulse.trains, int(10 * pulse.done / pulse.total))
+        if now[1] and now > self._said:
+            self._said = now
+            _say(f"{10 * now[1]:3.0f} % {_now(pulse)}")
+
+
+def _now(pulse: "SimulationPulse") -> str:
+    accuracy = "" if pulse.accuracy is None else f", accuracy {100 * pulse.accuracy:.1f} %"
+    return f"{'trained ' if pulse.trains else ''}{pulse.sync} on {pulse.nodes:,}{accuracy}"

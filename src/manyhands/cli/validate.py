@@ -16,10 +16,9 @@ from rich.table import Table
 from manyhands.cli.calibrate import CALIBRATION_OPTION
 from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, default_is
 from manyhands.cli.show import people, print_json, results
-from manyhands.cli.simulate import with_bounds
 from manyhands.errors import check
-from manyhands.record.simulation import Validation, ValidationRecord, read_validations
-from manyhands.record.texts import duration
+from manyhands.record.simulation import LEDGER, Validation, ValidationRecord, read_validations
+from manyhands.record.texts import duration, with_bounds
 
 if TYPE_CHECKING:
     from manyhands.lab.simulate import SimulationPulse
@@ -65,7 +64,6 @@ def validate(
 
     Example: manyhands validate mlp --workers 1,2 --engines threads,mpi --syncs allreduce,local-sgd:period=8
     """
-    from manyhands.lab.validate import LEDGER
     from manyhands.lab.validate import validate as compare  # scipy is slow to import, and other commands need none
 
     check(bool(task), "which task? for example: manyhands validate mlp --workers 1,2")
@@ -93,7 +91,7 @@ def validate(
         _say("stopped: what was measured until then is kept, but not counted")
     else:
         _say(_so_far(read_validations(out / LEDGER)))
-    _say(f"kept in {out / record.id}")
+    _say(f"kept in {out / record.id}; to draw all validations: manyhands report {shlex.quote(str(out))}")
     if json:
         print_json(record.model_dump_json())
     if record.status == "interrupted":

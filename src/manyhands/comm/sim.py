@@ -7,9 +7,8 @@ the virtual time, and a run is the same whenever it is made.
 
 import heapq
 from abc import ABC, abstractmethod
-from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import greenlet
 import torch
@@ -17,11 +16,16 @@ from torch import Tensor
 
 from manyhands.comm.base import ANY, Comm, stack_of
 from manyhands.comm.hollow import copied, store
+from manyhands.comm.sim_mail import Mailbox, Message, Port, Tag
 from manyhands.errors import ManyhandsError
 
 
 class Machine(ABC):
     """What things take on the machine that is simulated."""
+
+    shares_ports: bool = False
+    """Whether messages that leave a rank at the same time share its port fairly, as connections between hosts do; if
+    not, one leaves after the other."""
 
     @abstractmethod
     def step_s(self, rank: int) -> float:
@@ -53,49 +57,6 @@ class Instant(Machine):
         return 0.0, 0.0
 
 
-Tag = tuple[int, int]
-"""Of the group, and of the message."""
-
-
-class _Message(NamedTuple):
-    arrives_s: float
-    number: int
-    source: int
-    tag: Tag
-    content: Tensor
-
-
-@final
-class _Mailbox:
-    """Messages to one rank that it has not taken. Its port passes one at a time, so they arrive as they were posted."""
-
-    def __init__(self) -> None:
-        self._from: dict[tuple[int, Tag], deque[_Message]] = defaultdict(deque)
-        self._order: dict[Tag, deque[_Message]] = defaultdict(deque)
-        """By tag, from whomever; of these only the first is sure not to be taken yet."""
-
-    def put(self, message: _Message) -> None:
-        """Keep a message."""
-        self._from[message.source, message.tag].append(message)
-        self._order[message.tag].append(message)
-
-    def first(self, source: int, tag: Tag) -> _Message | None:
-        """Return the one that arrives first of those that fit."""
-        waiting = self._order[tag] if source == ANY else self._from[source, tag]
-        return waiting[0] if waiting else None
-
-    def drop(self, message: _Message) -> None:
-        """Let the first message of its source and tag go."""
-        self._from[message.source, message.tag].popleft()
-        order = self._order[message.tag]
-        while order and not self._is_here(order[0]):
-            order.popleft()
-
-    def _is_here(self, message: _Message) -> bool:
-        waiting = self._from[message.source, message.tag]
-        return bool(waiting) and waiting[0].number <= message.number
-
-
 @final
 class _Meeting:
     """A collective call that some ranks have begun."""
@@ -122,9 +83,10 @@ class SimWorld:
         self._fibers: list[greenlet.greenlet] = []
         self._hub: greenlet.greenlet | None = None
         self._waits_for: dict[int, tuple[object, ...]] = {}
-        self._mail = [_Mailbox() for _ in range(size)]
+        self._mail = [Mailbox() for _ in range(size)]
         self._expects: dict[int, tuple[int, Tag]] = {}
         self._sends_until_s, self._takes_until_s = [0.0] * size, [0.0] * size
+        self._ports = [Port() for _ in range(size)]
 
     def run(self, work: Callable[["SimComm"], Any]) -> list[Any]:
         """Let every rank do its work; return what each gave, or raise what one raised."""
@@ -180,17 +142,21 @@ class SimWorld:
         """Send a message through the sender's and the receiver's ports, which pass one at a time."""
         self.take_turn(source)
         latency_s, busy_s = self.machine.message_s(source, to, t.nbytes)
-        leaves_s = max(self.clocks[source], self._sends_until_s[source])
+        shares, now_s = self.machine.shares_ports, self.clocks[source]
+        leaves_s = now_s if shares else max(now_s, self._sends_until_s[source])
         self._sends_until_s[source] = leaves_s + busy_s
-        arrives_s = max(leaves_s + latency_s, self._takes_until_s[to]) + busy_s
-        self._takes_until_s[to] = arrives_s
         self._count += 1
-        self._mail[to].put(_Message(arrives_s, self._count, source, tag, copied(t)))
+        arrives_s = max(leaves_s + latency_s, self._takes_until_s[to]) + busy_s
+        message = Message(arrives_s, self._count, source, tag, copied(t))
+        if shares:
+            self._ports[source].add(now_s, busy_s, latency_s, message)
+        self._takes_until_s[to] = message.arrives_s
+        self._mail[to].put(message)
         if self._expects.get(to) in ((source, tag), (ANY, tag)):
             del self._expects[to]
-            self.wake(to, arrives_s)
+            self.wake(to, message.arrives_s)
 
-    def take(self, rank: int, source: int, tag: Tag) -> _Message:
+    def take(self, rank: int, source: int, tag: Tag) -> Message:
         """Wait for the fitting message that arrives first."""
         while (first := self._mail[rank].first(source, tag)) is None:
             self._expects[rank] = (source, tag)

@@ -45,7 +45,7 @@ START_S = {"threads": 0.5, "mpi": 5.0, "torch": 5.0}
 """What it takes to start an engine's ranks, roughly."""
 LEAST_S = 0.5
 """The least time to measure anything."""
-ALONE, CROWD, CALLS = 2.0, 1.5, 1.5
+ALONE, CROWD, CALLS = 2.0, 2.5, 1.5
 """How the time is shared out: steps of one worker, steps of several at once, calls between them."""
 MOST_POINTS = 10
 """Numbers of rows to measure; where halves would be more, the rows are quartered."""
@@ -235,6 +235,7 @@ def _launch_all(
         observe(Progress(stage.label, done))
         told = _watcher(stage, done, share, observe)
         found.append(_launch(stage, measured[stage.task], sizes, second, told))
+        num_hosts(found[-1])
         done += share
     observe(Progress("done", 1.0))
     return found
@@ -270,17 +271,24 @@ def _gather(
     tasks: dict[str, TaskCosts] = {}
     contention: list[Contention] = []
     calls: dict[str, list[CallTimes]] = {}
+    hosts: dict[str, int] = {}
     for stage, ranks in zip(stages, found, strict=True):
         times = joined_steps([own["steps"] for own in ranks])
         if stage.ranks == 1:
-            tasks[stage.task] = _task_costs(stage.task, measured[stage.task], times, made)
+            touch_ms = [ms for point in ranks[0]["steps"] for ms in point["touch_ms"]]
+            tasks[stage.task] = _task_costs(stage.task, measured[stage.task], times, touch_ms, made)
             continue
         exchanges = {
             same[0]["rows"]: joined_calls([own["exchanges"] for own in same])
             for same in zip(*(own["steps"] for own in ranks), strict=True)
         }
-        contention += [_contention(stage, tasks[stage.task], each, exchanges[each.rows]) for each in times]
+        silent = joined_steps([[point["silent"] for point in own["steps"]] for own in ranks])
+        contention += [
+            _contention(stage, num_hosts(ranks), tasks[stage.task], each, quiet, exchanges[each.rows])
+            for each, quiet in zip(times, silent, strict=True)
+        ]
         calls.setdefault(stage.engine, []).extend(joined_calls([own["calls"] for own in ranks]))
+        hosts[stage.engine] = num_hosts(ranks)
     hardware = facts.hardware()
     return Calibration(
         machine=machine_name(hardware),
@@ -288,12 +296,12 @@ def _gather(
         hardware=hardware,
         versions=facts.versions(),
         tasks=tasks,
-        comms={engine: comm_costs(engine, points, made) for engine, points in calls.items()},
+        comms={engine: comm_costs(engine, points, made, hosts[engine]) for engine, points in calls.items()},
         contention=contention,
     )
 
 
-def _task_costs(name: str, own: _Measured, points: list[RowTimes], made: str) -> TaskCosts:
+def _task_costs(name: str, own: _Measured, points: list[RowTimes], touch_ms: list[float], made: str) -> TaskCosts:
     params = own.ready.replica.params
     samples = len(own.ready.data.train)
     return TaskCosts(
@@ -305,10 +313,13 @@ def _task_costs(name: str, own: _Measured, points: list[RowTimes], made: str) ->
         batch_size=samples if own.config.batch_size == "full" else min(own.config.batch_size, samples),
         made=made,
         points=points,
+        touch_ms=touch_ms,
     )
 
 
-def _contention(stage: _Stage, costs: TaskCosts, times: RowTimes, exchanges: list[CallTimes]) -> Contention:
+def _contention(
+    stage: _Stage, hosts: int, costs: TaskCosts, times: RowTimes, silent: RowTimes, exchanges: list[CallTimes]
+) -> Contention:
     alone = next(point for point in costs.points if point.rows == times.rows)
     factors = [
         undisturbed(crowded) / max(undisturbed(single), 1e-9)
@@ -318,27 +329,46 @@ def _contention(stage: _Stage, costs: TaskCosts, times: RowTimes, exchanges: lis
         engine=stage.engine,
         task=stage.task,
         ranks=stage.ranks,
+        hosts=hosts,
         rows=times.rows,
         compute_factor=round(factors[0], 4),
         serial_factor=round(factors[1], 4),
         times=times,
+        silent=silent,
         exchanges=exchanges,
     )
 
 
-def comm_costs(engine: str, points: Sequence[CallTimes], made: str) -> CommCosts:
+def num_hosts(ranks: Sequence[dict[str, Any]]) -> int:
+    """Return how many hosts these ranks were on; of a mixture nobody could tell what sharing a host or a link costs."""
+    found = len({own["host"] for own in ranks})
+    check(
+        found in (1, len(ranks)),
+        f"the {len(ranks)} ranks were on {found} hosts, but a calibration needs them on one host or on one each; "
+        "give fewer --ranks, or another list of hosts",
+    )
+    return found
+
+
+def model_of(engine: str) -> CommModel:
+    """Return whose formulas to fit to an engine's calls."""
+    return "mpich" if engine == "mpi" and facts.version("mpich") else MODELS[engine]
+
+
+def comm_costs(engine: str, points: Sequence[CallTimes], made: str, hosts: int = 1) -> CommCosts:
     """Fit α, β and γ to what was measured of an engine's calls."""
-    model = MODELS[engine]
+    model = model_of(engine)
     seconds = [
         Point(each.call, each.ranks, each.num_bytes, max(1e-9, 1e-6 * undisturbed(each.us)))
         for each in points
-        if each.call != "stream"
+        if each.call != "stream" and (each.num_bytes > 0 or each.call in ("send", "barrier"))  # libraries skip others
     ]
     fit = fit_comm(model, seconds)
     return CommCosts(
         engine=engine,
         made=made,
         ranks=max(each.ranks for each in points),
+        hosts=hosts,
         model=model,
         latency_us=1e6 * fit.link.alpha_s,
         gigabyte_per_s=_rate(fit.link.beta_s_per_byte),

@@ -45,22 +45,37 @@ class Case(NamedTuple):
 
 def time_calls(comm: Comm, seconds: float, go_on: GoOn, sizes: Sequence[int] = SIZES) -> list[dict[str, Any]]:
     """Make every call with every size in turn until the time is up; return this rank's stamps."""
-    cases = list(_cases(comm, sizes))
+    cases = _affordable(comm, list(_cases(comm, sizes)), seconds / LEAST_ROUNDS)
     stamps: list[list[Stamp]] = [[] for _ in cases]
     began_s = time.perf_counter()
     for turn in count():
         spent = (time.perf_counter() - began_s) / seconds
-        enough = (spent >= 1 and turn > LEAST_ROUNDS) or turn > MOST_ROUNDS
+        enough = (spent >= 1 and turn >= LEAST_ROUNDS) or turn >= MOST_ROUNDS
         if not go_on(1.0 if enough else min(spent, 0.99)):
             break
         for case, own in zip(cases, stamps, strict=True):
             for repeat in range(SMALL_REPEATS if case.num_bytes < SMALL else 1):
-                stamp = _time(comm, case, turn + repeat)
-                if turn > 0:  # the first makes buffers and connections
-                    own.append(stamp)
+                own.append(_time(comm, case, turn + repeat))
     return [
         {"call": case.call, "num_bytes": case.num_bytes, "stamps": own} for case, own in zip(cases, stamps, strict=True)
     ]
+
+
+def _affordable(comm: Comm, cases: list[Case], round_s: float) -> list[Case]:
+    """Make each call once, which makes buffers and connections; leave out what a slow link has no time for in a round.
+
+    The smallest come first. What is left out takes as long a byte as the largest that was kept.
+    """
+    kept = []
+    began_s = time.perf_counter()
+    for i in sorted(range(len(cases)), key=lambda i: cases[i].num_bytes):
+        _time(comm, cases[i], 0)
+        spent = torch.tensor([time.perf_counter() - began_s], dtype=torch.float64)
+        comm.broadcast_(spent)
+        if cases[i].num_bytes > SMALL and float(spent) > round_s:
+            break
+        kept.append(i)
+    return [cases[i] for i in sorted(kept)]
 
 
 def joined_calls(of_ranks: Sequence[Sequence[dict[str, Any]]]) -> list[CallTimes]:
@@ -97,7 +112,7 @@ def _cases(comm: Comm, sizes: Sequence[int]) -> Iterable[Case]:
         for call, make in whole.items():
             yield Case(call, size, torch.empty(length), _stamped(make))
         yield Case("send", size, torch.empty(length), lambda t: _ping_pong(comm, t), 0)
-        if size < SMALL:
+        if size * BURST <= MOST_BYTES:
             yield Case("stream", size, torch.empty(length), lambda t: _stream(comm, t), 0)
         if size * comm.size <= MOST_BYTES:
             yield Case("all-gather", size, torch.empty(length), _stamped(comm.all_gather))

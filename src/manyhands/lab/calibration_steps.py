@@ -2,7 +2,8 @@
 
 The steps are those of a run: `allreduce` exchanges the gradients between the backward pass and the optimiser's step,
 so that ranks keep together and find their caches as a run would. The exchange does not count as a part of the step; for
-one number of rows its calls are timed beside it, and those of `reduce-broadcast`.
+one number of rows its calls are timed beside it, and those of `reduce-broadcast`. Several ranks make other steps, too,
+at the same time but each for itself, which tells what sharing the host costs from what follows an exchange.
 """
 
 import time
@@ -16,6 +17,7 @@ import torch
 from manyhands import sync, tasks
 from manyhands.beat import Beat
 from manyhands.comm import Comm
+from manyhands.comm.self_ import SelfComm
 from manyhands.comm.traced import TracedComm
 from manyhands.lab.calibration_calls import GoOn, Stamp
 from manyhands.lab.lens import interruptions
@@ -49,6 +51,10 @@ class _Point:
     serial_ms: list[float] = field(default_factory=list)
     exchanges: dict[str, list[Stamp]] = field(default_factory=lambda: defaultdict(list))
     """Calls of the steps, by their names, where these were asked for."""
+    silent: list["_Made"] = field(default_factory=list)
+    """Steps that all ranks made at the same time, each for itself."""
+    touch_ms: list[float] = field(default_factory=list)
+    """Going through the gradients right after a step, as a strategy does that scales them."""
     step_s: float = SLOW_S
     """About what a step takes, exchange included."""
     disturbed: int = 0
@@ -90,24 +96,30 @@ class _Bench:
         self._first = self.replica.params.clone()
 
     def make_steps(self, point: _Point, steps: int) -> None:
-        """Make a block of steps, and note their times."""
-        for made in self.run(point, steps, "allreduce", Spans()):
+        """Make a block of steps, and one without exchanges; after them, go once more through the gradients."""
+        for made in self.run(point, steps, "allreduce", Spans(), self.comm):
             point.compute_ms.append(1e3 * made.compute_s)
             point.serial_ms.append(1e3 * made.serial_s)
             point.disturbed += made.disturbed
+        if self.comm.size > 1:
+            self.comm.barrier()
+            point.silent += self.run(point, steps, "allreduce", Spans(), SelfComm())
+        begun = self.comm.clock()
+        self.replica.grads.mul_(1.0)
+        point.touch_ms.append(1e3 * (self.comm.clock() - begun))
 
     def time_exchanges(self, point: _Point, steps: int) -> None:
         """Make blocks of steps, and note when their calls began and were done."""
         for strategy in ("allreduce", "reduce-broadcast"):
             spans = Spans(steps)
             spans.open(point.warm_up)
-            self.run(point, steps, strategy, spans)
+            self.run(point, steps, strategy, spans, self.comm)
             for span in spans.kept:
                 point.exchanges[span.name].append((span.start_s, span.end_s))
 
-    def run(self, point: _Point, steps: int, name: str, spans: Spans) -> list[_Made]:
+    def run(self, point: _Point, steps: int, name: str, spans: Spans, comm: Comm) -> list[_Made]:
         """Make steps as `train_rank` does."""
-        comm, replica, plan, batches = self.comm, self.replica, point.plan, point.batches
+        replica, plan, batches = self.replica, point.plan, point.batches
         replica.params.copy_(self._first)  # so that no number ever gets out of hand
         strategy, traced = sync.make(name), TracedComm(comm, spans)
         beat = Beat(comm, traced, 0)
@@ -143,7 +155,8 @@ def time_steps(
         points.append(_Point(Plan(config, data.train, comm.rank, comm.size), each))
     usual = min(points, key=lambda point: abs(comm.size * point.rows - Plan(job.config, data.train, 0, 1).batch_size))
     began_s = time.perf_counter()
-    steps = _choose_blocks(bench, points, seconds / ROUNDS)
+    kinds = 2 if comm.size > 1 else 1  # of steps in a block
+    steps = _choose_blocks(bench, points, seconds / ROUNDS / kinds)
     for turn in range(ROUNDS + 1):
         spent = max(turn / ROUNDS, (time.perf_counter() - began_s) / seconds)
         enough = turn == ROUNDS or (spent >= 1 and turn >= LEAST_ROUNDS)
@@ -160,6 +173,14 @@ def time_steps(
             "compute_ms": point.compute_ms,
             "serial_ms": point.serial_ms,
             "disturbed": point.disturbed,
+            "silent": {
+                "rows": point.rows,
+                "block": num,
+                "compute_ms": [1e3 * made.compute_s for made in point.silent],
+                "serial_ms": [1e3 * made.serial_s for made in point.silent],
+                "disturbed": sum(made.disturbed for made in point.silent),
+            },
+            "touch_ms": point.touch_ms,
             "exchanges": [
                 {"call": call, "num_bytes": bench.replica.grads.nbytes, "stamps": stamps}
                 for call, stamps in point.exchanges.items()
@@ -192,7 +213,7 @@ def _choose_blocks(bench: _Bench, points: Sequence[_Point], seconds: float) -> l
 
     The fastest come first, so that the time they do not need is left to the slower ones.
     """
-    tried = [bench.run(point, 1, "allreduce", Spans())[-1].whole_s for point in points]
+    tried = [bench.run(point, 1, "allreduce", Spans(), bench.comm)[-1].whole_s for point in points]
     agreed = torch.tensor(tried, dtype=torch.float64)
     bench.comm.broadcast_(agreed)
     for point, step_s in zip(points, agreed.tolist(), strict=True):

@@ -7,6 +7,7 @@ import torch
 
 from manyhands.comm import Comm
 from manyhands.lab.calibration_calls import SIZES, GoOn, time_calls
+from manyhands.lab.calibration_hosts import clock_lead_s, host_names, shifted
 from manyhands.lab.calibration_steps import time_steps
 from manyhands.record import Pulse
 from manyhands.training import Job
@@ -46,11 +47,22 @@ def calibrate_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
 
         return go_on
 
-    calls = time_calls(comm, ask.calls_s, follow(0.0, ask.calls_s), ask.sizes) if ask.calls_s else []
-    steps = []
+    hosts = host_names(comm)
+    apart = len(set(hosts)) > 1
+    calls, steps = [], []
+    if ask.calls_s:
+        lead_s = clock_lead_s(comm) if apart else 0.0
+        calls = shifted(time_calls(comm, ask.calls_s, follow(0.0, ask.calls_s), ask.sizes), lead_s)
     if not stopped:
+        lead_s = clock_lead_s(comm) if apart else 0.0
         steps = time_steps(comm, job, watch, ask.rows, ask.steps_s, follow(ask.calls_s, ask.steps_s))
-    return {"status": "interrupted" if stopped else "complete", "calls": calls, "steps": steps}
+        steps = [{**point, "exchanges": shifted(point["exchanges"], lead_s)} for point in steps]
+    return {
+        "status": "interrupted" if stopped else "complete",
+        "host": hosts[comm.rank],
+        "calls": calls,
+        "steps": steps,
+    }
 
 
 def _pulse(done: float) -> Pulse:

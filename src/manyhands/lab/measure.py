@@ -46,7 +46,7 @@ def measure(
     except ValidationError:
         return Measure(cell=cell, repeat=repeat, failed="ended without a record that can be read")
     RunDir(out / record.id).model.unlink(missing_ok=True)  # a sweep is not for keeping weights
-    found = _figures(record)
+    found = figures(record)
     return found.model_copy(
         update={"cell": cell, "repeat": repeat, "run": f"{out.name}/{record.id}", "energy_j": energy_j}
     )
@@ -122,11 +122,13 @@ def _why(status: int, stderr: str) -> str:
     return f"{sentence}, perhaps for lack of memory" if killed in sentence else sentence
 
 
-def _figures(record: RunRecord) -> Measure:
+def figures(record: RunRecord) -> Measure:
+    """Return what a sweep keeps of a run."""
     steps = max(1, record.steps)
     return Measure(
         cell="",
         repeat=0,
+        hosts=len({rank.host for rank in record.ranks}),
         batch_size=record.batch_size,
         steps=record.steps,
         steps_per_epoch=record.steps_per_epoch,

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
@@ -65,6 +65,8 @@ class RankLog:
     epoch_end_s: float = 0.0
     calls_s: tuple[float, ...] = ()
     """Of each collective call, and of all messages of a step together."""
+    ends_s: list[float] = field(default_factory=list)
+    """When each step had ended."""
 
 
 def simulate_steps(scene: Scene, machine: CalibratedMachine, steps: int) -> StepSplit:
@@ -73,7 +75,7 @@ def simulate_steps(scene: Scene, machine: CalibratedMachine, steps: int) -> Step
     in_a_cycle = cycle(strategy, scene.steps_per_epoch, steps)
     counted, warm_up = _whole(steps, in_a_cycle), _whole(math.ceil(WARM_UP * steps), in_a_cycle)
     world = SimWorld(scene.workers + strategy.num_servers(), machine)
-    usual_s = float(machine.compute.expected_s(1)) / machine.cluster.core_speed
+    usual_s = usual_step_s(machine)
 
     def work(comm: SimComm) -> RankLog:
         own = copy.deepcopy(strategy)  # to look it up a thousand times takes seconds
@@ -84,11 +86,21 @@ def simulate_steps(scene: Scene, machine: CalibratedMachine, steps: int) -> Step
     return split_of(logs[: scene.workers], counted, scene.steps_per_epoch)
 
 
+def usual_step_s(machine: CalibratedMachine) -> float:
+    """Return about what a step takes, without its exchange."""
+    return float(machine.compute.expected_s(1)) / machine.cluster.core_speed
+
+
 def cycle(strategy: Sync, steps_per_epoch: int, steps: int) -> int:
     """Return after how many steps a strategy begins anew: its period, and an epoch if so many steps have some."""
-    period = int(getattr(strategy, "period", 1))
+    period = period_of(strategy)
     both = math.lcm(period, steps_per_epoch)
     return both if steps_per_epoch <= steps and both <= MOST_PERIODS * max(steps, period) else period
+
+
+def period_of(strategy: Sync) -> int:
+    """Return how many steps there are to an exchange."""
+    return int(getattr(strategy, "period", 1))
 
 
 def meet_every(strategy: Sync, step_s: float) -> float:
@@ -97,12 +109,12 @@ def meet_every(strategy: Sync, step_s: float) -> float:
 
 
 def paces_of(machine: CalibratedMachine, rank: int, workers: int) -> Paces:
-    """Return what things take a rank; a server's update has everything in it that a server does."""
-    if rank >= workers:
-        return Paces(lambda: 0.0, lambda share: machine.step_s(rank))
+    """Return what things take a rank; a server computes nothing but its updates."""
     slowness = float(machine.cluster.slowness(rank + 1)[rank])
     return Paces(
-        lambda: machine.step_s(rank), lambda share: share * machine.update_s(rank), machine.gamma_s_per_byte * slowness
+        lambda: machine.step_s(rank) if rank < workers else 0.0,
+        lambda share: share * machine.update_s(rank),
+        machine.touch_s_per_byte * slowness,
     )
 
 
@@ -139,6 +151,7 @@ class VirtualRank:
             if step == warm_up:
                 self._forget()
             self._step(step, workers)
+            log.ends_s.append(comm.clock())
         log.ended_s, log.calls_s = comm.clock(), tuple(traced.collective_s)
         if scene.steps_per_epoch > warm_up + steps:
             workers.barrier()
@@ -174,6 +187,7 @@ class VirtualRank:
     def _forget(self) -> None:
         self._traced.forget()
         self._log.begun_s, self._log.compute_s, self._log.met_s = self._comm.clock(), 0.0, 0.0
+        self._log.ends_s.clear()
 
 
 def split_of(logs: Sequence[RankLog], steps: int, steps_per_epoch: int) -> StepSplit:

@@ -16,7 +16,7 @@ from manyhands import sync
 from manyhands.lab.sim_events import StepSplit, meet_every
 from manyhands.lab.sim_forms import Closed, Series, between, meetings, sample
 from manyhands.model.links import Floats
-from manyhands.model.machine import PASSES_TO_ADD
+from manyhands.model.machine import PASSES_TO_TAKE
 from manyhands.model.slowest import Slowest
 from manyhands.sync import Sync
 from manyhands.sync.async_server import AsyncServer
@@ -61,7 +61,7 @@ class Exchange:
     def touch_s(self, num_bytes: float) -> float:
         """Return what it takes a rank to go through so many bytes."""
         machine = self.series.machine
-        return num_bytes * machine.gamma_s_per_byte / machine.cluster.core_speed
+        return num_bytes * machine.touch_s_per_byte / machine.cluster.core_speed
 
     def message_s(self, num_bytes: float) -> tuple[float, float]:
         """Return L and b of a message between ranks that are far apart."""
@@ -79,15 +79,20 @@ class Exchange:
         slowness = cluster.slowness(workers) * cluster.core_speed
         return self.compute.draw_s(np.random.default_rng(0), (draws, workers)) * slowness
 
-    def last_s(self, busy_s: float) -> float:
-        """Return when the last of workers is at a port that takes each so long and that they left in turn."""
+    def last_s(self, busy_s: float, taken_s: float = 0.0) -> float:
+        """Return when the last worker's turn at a server comes, which takes a message in so long.
+
+        The workers were answered in turn, so that they left one after the other, each when its port was free.
+        """
         draws, order = max(8, DRAWN // self.workers), np.arange(self.workers)
         come = np.sort(self.computed_s(draws, self.workers) + busy_s * order, axis=1)
-        return float((come + busy_s * order[::-1]).max(axis=1).mean())
+        return float((come + max(busy_s, taken_s) * order[::-1]).max(axis=1).mean())
 
     @cached_property
     def in_a_row(self) -> int:
         """Steps after which workers meet to tell how they are doing, and then all begin at once."""
+        if self.series.machine.shares_ports:
+            return 1  # they were all answered at the same time
         return round(min(meet_every(self.strategy, self.series.usual_s), self.series.scene.steps_per_epoch))
 
     def split(self, step_s: float, serial_s: float) -> StepSplit:
@@ -121,7 +126,9 @@ def _parameter_server(ex: Exchange) -> StepSplit:
     """Each server takes p slices, adds, steps, and answers one worker after the other."""
     servers, own_s = ex.strategy.num_servers(), ex.touch_s(ex.num_bytes)
     latency_s, busy_s = ex.message_s(ex.num_bytes / servers)
-    step_s = ex.last_s(busy_s) + own_s + 2 * latency_s + (servers + 1) * busy_s + _server_s(ex)
+    taken_s = PASSES_TO_TAKE * own_s / servers
+    adds_s = ((ex.workers + 1) * own_s + ex.update_s) / servers
+    step_s = ex.last_s(busy_s, taken_s) + own_s + 2 * latency_s + (servers + 1) * busy_s + taken_s + adds_s
     step_s += (ex.workers - 1) * busy_s / ex.in_a_row
     return ex.split(step_s, own_s)
 
@@ -132,18 +139,12 @@ def _async_server(ex: Exchange) -> StepSplit:
     latency_s, busy_s = ex.message_s(ex.num_bytes / servers)
     slowness = float(ex.series.machine.cluster.slowness(ex.workers).mean()) * ex.series.machine.cluster.core_speed
     alone_s = float(ex.compute.expected_s(1)) * slowness
-    around_s = alone_s + own_s + 2 * latency_s + (servers + 1) * busy_s + _server_s(ex)
-    served_s = max(busy_s, _server_s(ex))
+    update_s = (ex.update_s + own_s) / servers
+    around_s = alone_s + own_s + 2 * latency_s + (servers + 1) * busy_s + update_s
+    served_s = max(busy_s, update_s)
     late_s = float(ex.series.own_s(ex.in_a_row)[0] - ex.series.own_s(0)[0])
     step_s = max(around_s + late_s, ex.workers * served_s)
     return ex.split(step_s + min(around_s, (ex.workers - 1) * served_s) / ex.in_a_row, own_s)
-
-
-def _server_s(ex: Exchange) -> float:
-    """Return what a server takes for an update, as the machine has it: its slice's step, and what it adds up for it."""
-    servers, pushes = ex.strategy.num_servers(), ex.workers if ex.strategy.lockstep else 1
-    passes = pushes * (PASSES_TO_ADD if pushes > 1 else 1)
-    return (ex.update_s + ex.touch_s(passes * ex.num_bytes)) / servers
 
 
 def _gossip(ex: Exchange) -> StepSplit:

@@ -13,7 +13,7 @@ from manyhands import sync
 from manyhands.errors import check
 from manyhands.lab.sim_asked import Point, Way
 from manyhands.lab.sim_codec import codec_of
-from manyhands.lab.sim_events import Scene, StepSplit, simulate_steps
+from manyhands.lab.sim_events import Scene, StepSplit, period_of, simulate_steps
 from manyhands.lab.sim_forms import SHORT, Closed, NoClosedForm, Series, meetings
 from manyhands.lab.sim_messages import has_form, message_forms
 from manyhands.lab.sim_parts import Network
@@ -121,6 +121,11 @@ class Predictor:
         drawn_s = tuple(split.step_s for split in splits)
         return Predicted(point, spec, strategy.num_servers(), "events", mean, drawn_s, share)
 
+    def stage(self, spec: str, point: Point) -> tuple[Scene, CalibratedMachine]:
+        """Return what a run that is to have the predicted times takes place on."""
+        strategy = sync.make(spec)
+        return self._scene(spec, point), self._machine(self.calibration, strategy, point, point.shares(), self.seed)
+
     def formula(self, spec: str, points: Sequence[Point]) -> Iterator[Predicted]:
         """Predict many numbers of workers by closed form."""
         strategy = sync.make(spec)
@@ -147,7 +152,7 @@ class Predictor:
             np.array([point.busy for point in points]),
             np.array([point.steps_per_epoch for point in points]),
             self._machine(self.calibration, strategy, points[0], rows, self.seed),
-            step_times(self.calibration, self.task, self.engine, rows, sharing),
+            step_times(self.calibration, self.task, self.engine, rows, sharing, period=period_of(strategy)),
             self.cluster is None,
         )
 
@@ -160,7 +165,8 @@ class Predictor:
     def _shifts(self, series: Series, kind: Point, in_a_row: int) -> list[Floats]:
         """Return by how much longer a worker's own step takes with each seed."""
         rows, sharing, _ = self._kind(kind)
-        others = [step_times(each, self.task, self.engine, rows, sharing) for each in self.others]
+        period = period_of(sync.make(series.scene.sync))
+        others = [step_times(each, self.task, self.engine, rows, sharing, period=period) for each in self.others]
         known = series.own_s(in_a_row)
         return [replace(series, times=times).own_s(in_a_row) - known for times in others]
 
@@ -180,6 +186,7 @@ class Predictor:
             rows_per_worker=rows,
             servers=strategy.num_servers(),
             pushes=point.workers if strategy.lockstep else 1,
+            period=period_of(strategy),
             seed=seed,
         )
 

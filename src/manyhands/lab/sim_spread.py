@@ -27,7 +27,7 @@ def resampled(calibration: Calibration, task: str, engine: str, seed: int) -> Ca
     costs, comm = calibration.tasks[task], calibration.comms[engine]
     points = [_steps(point, random) for point in costs.points]
     crowd = [
-        each.model_copy(update={"times": _steps(each.times, random)})
+        each.model_copy(update={"times": _steps(each.times, random), "silent": _steps(each.silent, random)})
         if (each.engine, each.task) == (engine, task)
         else each
         for each in calibration.contention
@@ -65,20 +65,23 @@ def doubt(
     calibration: Calibration, task: str, engine: str, *, rows: float, sharing: int, ranks: int, on_host: bool
 ) -> Doubt:
     """Return what is not known of workers with so many rows, so many of them on a node, and so many ranks in all."""
-    low, value, high = contention(calibration, task, engine, rows, sharing)
+    low, _, high = contention(calibration, task, engine, rows, sharing)
     comm = calibration.comms[engine]
     measured = on_host and ranks <= comm.ranks
     return Doubt(
         run_spread(calibration, task, engine, sharing),
-        (high - low) / (2 * NORMAL * value),
+        math.log(high / low) / (2 * NORMAL),
         0.0 if measured else comm.error_pct / 100 / MEDIAN_ERROR,
     )
 
 
 def estimate(value: float, drawn: Sequence[float], share: float) -> Estimate:
-    """Put bounds around a value: as far as what came of other seeds differs, and beyond that by a share of it."""
-    half = STUDENT * math.hypot(deviation(drawn), share * value)
-    return Estimate(value=value, low=max(0.0, value - half), high=value + half)
+    """Put bounds around a value: as far as what came of other seeds differs, and beyond that by a share of it.
+
+    What is many times too much is as likely as what is as many times too little.
+    """
+    factor = math.exp(STUDENT * math.hypot(deviation(drawn) / value, share)) if value > 0 else 1.0
+    return Estimate(value=value, low=value / factor, high=value * factor)
 
 
 def deviation(drawn: Sequence[float]) -> float:

@@ -2,10 +2,10 @@
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from manyhands import facts, tasks
 from manyhands.errors import UserError, check, unknown
@@ -15,11 +15,12 @@ from manyhands.lab.sim_parts import Network, parts_path
 from manyhands.lab.sim_predict import Predicted, Predictor
 from manyhands.lab.sim_rows import Alone, make_row
 from manyhands.lab.sim_spread import SEEDS
+from manyhands.lab.sim_train import Training, train_each
 from manyhands.launch.places import calibration_path
 from manyhands.model.cluster import Cluster
-from manyhands.record import write_atomically
+from manyhands.record import Pulse, write_atomically
 from manyhands.record.calibration import Calibration, differences, read_calibration
-from manyhands.record.simulation import SimulationDir, SimulationRecord, SimulationRow
+from manyhands.record.simulation import SimulationDir, SimulationRecord, SimulationRow, TrainedRow
 from manyhands.request import absolute
 from manyhands.sync.base import make as make_sync
 
@@ -32,9 +33,13 @@ class SimulationPulse:
 
     sync: str
     nodes: int
-    done: int
+    done: float
     total: int
-    """Runs of events, and strategies worked out by formula."""
+    """Runs of events, and strategies worked out by formula; then trainings."""
+    trains: bool = False
+    """Whether all is predicted, and some are now trained."""
+    accuracy: float | None = None
+    """Of the last evaluation."""
 
 
 Observer = Callable[[SimulationPulse], None]
@@ -48,8 +53,20 @@ class _Asked:
     syncs: list[str]
     points: list[Point]
     alone: Alone
+    training: Training | None
     cluster_name: str
     command: str
+    begun: float
+    """By the clock that measures the whole."""
+
+
+@dataclass
+class _Found:
+    """What was found so far."""
+
+    rows: list[tuple[Point, SimulationRow]] = field(default_factory=list)
+    trained: list[TrainedRow] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 def simulate(
@@ -66,12 +83,16 @@ def simulate(
     steps: int = 0,
     method: str = "auto",
     seed: int = 0,
+    train: Mapping[str, Any] | None = None,
+    target_accuracy: float | None = None,
     out: Path | None = None,
     command: str = "",
     observe: Observer = lambda pulse: None,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> SimulationRecord:
     """Predict step time, speed-up, efficiency and cost; without a cluster, of this host with as many cores as workers.
+
+    With options of `manyhands train`, `{}` or `{"epochs": 2}`, every row is trained too, as those nodes would.
 
     >>> simulate("mlp", [1, 2, 64], syncs="allreduce,local-sgd:period=8", cluster="ethernet-1g")  # doctest: +SKIP
     """
@@ -98,19 +119,18 @@ def simulate(
     predictor = Predictor(known, network, engine, place, seed, steps, way)
     for spec in specs:
         predictor.check(spec, points)
+    training = None if train is None else Training(predictor, task, dict(train), target_accuracy)
+    if training is not None:
+        training.check(specs, points)
     alone = Alone.of(predictor, batch_per_worker or whole)
-    folder = _open(out, task)
-    asked = _Asked(predictor, specs, points, alone, called, command)
-    rows: list[SimulationRow] = []
-    status: Literal["complete", "interrupted"] = "complete"
+    folder, found = _open(out, task), _Found()
+    asked = _Asked(predictor, specs, points, alone, training, called, command, begun)
     try:
-        rows.extend(make_row(each, alone, place) for each in _predict(asked, observe))
+        found.rows.extend((each.point, make_row(each, alone, place)) for each in _predict(asked, observe))
+        _train(asked, found, folder, observe)
+        return _keep(asked, found, "complete", folder)
     except KeyboardInterrupt:
-        status = "interrupted"
-    record = _record(asked, rows, status, time.perf_counter() - begun, folder)
-    if folder is not None:
-        write_atomically(folder.record, record.model_dump_json(indent=2) + "\n")
-    return record
+        return _keep(asked, found, "interrupted", folder)
 
 
 def find_calibration(given: Path | Calibration | None, task: str, engine: str) -> tuple[Calibration, Path | None]:
@@ -144,6 +164,29 @@ def _predict(asked: _Asked, observe: Observer) -> Iterator[Predicted]:
             observe(SimulationPulse(spec, others[-1].nodes, done, total))
 
 
+def _train(asked: _Asked, found: _Found, folder: SimulationDir | None, observe: Observer) -> None:
+    """Train what was predicted, if that was asked for; keep every result at once, since trainings are long."""
+    if asked.training is None:
+        return
+
+    def tell(i: int, row: SimulationRow, pulse: Pulse) -> None:
+        done = i + pulse.step / pulse.steps
+        observe(SimulationPulse(row.sync, row.nodes, done, len(found.rows), trains=True, accuracy=pulse.accuracy))
+
+    for result in train_each(asked.training, _in_order(asked, found), folder.path if folder else None, tell):
+        if isinstance(result, TrainedRow):
+            found.trained.append(result)
+        else:
+            found.failed.update([result])
+        _keep(asked, found, "interrupted", folder)
+
+
+def _in_order(asked: _Asked, found: _Found) -> list[tuple[Point, SimulationRow]]:
+    """Return the rows as they were asked for: strategy by strategy, and the fewest workers first."""
+    order = {spec: i for i, spec in enumerate(asked.syncs)}
+    return sorted(found.rows, key=lambda pair: (order[pair[1].sync], pair[1].workers))
+
+
 def _plan(predictor: Predictor, spec: str, points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
     """Return the points to be followed by events, and the others."""
     servers = make_sync(spec).num_servers()
@@ -164,23 +207,20 @@ def _open(out: Path | None, task: str) -> SimulationDir | None:
     return folder
 
 
-def _record(
-    asked: _Asked,
-    rows: Sequence[SimulationRow],
-    status: Literal["complete", "interrupted"],
-    wall_s: float,
-    folder: SimulationDir | None,
+def _keep(
+    asked: _Asked, found: _Found, status: Literal["complete", "interrupted"], folder: SimulationDir | None
 ) -> SimulationRecord:
+    """Put the record together, and write it."""
     predictor, cluster = asked.predictor, asked.predictor.cluster
-    known, order = predictor.calibration, {spec: i for i, spec in enumerate(asked.syncs)}
+    known = predictor.calibration
     costs = known.tasks[predictor.task]
-    return SimulationRecord(
+    record = SimulationRecord(
         id=folder.path.name if folder else "",
         status=status,
         task=predictor.task,
         command=asked.command,
         made=time.strftime("%Y-%m-%d %H:%M:%S"),
-        wall_s=wall_s,
+        wall_s=time.perf_counter() - asked.begun,
         engine=predictor.engine,
         cluster=asked.cluster_name,
         seed=predictor.seed,
@@ -191,8 +231,14 @@ def _record(
         currency=cluster.currency if cluster and cluster.price_per_hour else "",
         alone_ms=asked.alone.step_ms,
         alone_batch=asked.alone.batch_size,
-        rows=sorted(rows, key=lambda row: (order[row.sync], row.workers)),
+        rows=[row for _, row in _in_order(asked, found)],
+        target_accuracy=asked.training.target_accuracy if asked.training else None,
+        trained=found.trained,
+        failed=found.failed,
         machine=known.machine,
         calibrated=known.made,
         versions=facts.versions(),
     )
+    if folder is not None:
+        write_atomically(folder.record, record.model_dump_json(indent=2) + "\n")
+    return record

@@ -19,7 +19,7 @@ from manyhands.lab.sim_asked import read_counts, read_syncs
 from manyhands.lab.simulate import Observer, simulate
 from manyhands.launch.environment import outer_world
 from manyhands.record import Measure, write_atomically
-from manyhands.record.simulation import SimulationRecord, SimulationRow, Validation, ValidationRecord
+from manyhands.record.simulation import LEDGER, SimulationRecord, SimulationRow, Validation, ValidationRecord
 from manyhands.request import resolve
 from manyhands.sync.base import check_features
 from manyhands.tasks.load import check_not_importing
@@ -31,8 +31,6 @@ RUN_S = 2.0
 STEPS = (60, 2000)
 TIMEOUT_S = 120.0
 """How long a run may take beside ten times its predicted time."""
-LEDGER = "validations.jsonl"
-"""In the folder of all validations: one line for each configuration that was ever predicted and run."""
 
 
 @dataclass(frozen=True)
@@ -214,12 +212,14 @@ def compared(id_: str, case: Case, runs: Sequence[Measure]) -> Validation:
     """Hold a prediction against the runs that went well, of which there is at least one."""
     row, found = case.row, case.predicted
     measured = [run.step_ms for run in runs if not run.failed]
+    hosts = max(run.hosts for run in runs if not run.failed)
     median = statistics.median(measured)
     low, high = np.percentile(measured, (25, 75))
     return Validation(
         id=id_,
         task=found.task,
         engine=case.engine,
+        hosts=hosts,
         workers=row.workers,
         servers=row.servers,
         sync=row.sync,
@@ -233,7 +233,7 @@ def compared(id_: str, case: Case, runs: Sequence[Measure]) -> Validation:
         error_pct=100 * (row.step_ms.value / median - 1),
         noise_pct=100 * float(high - low) / 2 / median,
         held=row.step_ms.holds(median),
-        oversubscribed=row.workers + row.servers > facts.cores(),
+        oversubscribed=row.workers + row.servers > hosts * facts.cores(),
         steps=case.steps,
         failed=[run.failed for run in runs if run.failed],
         machine=found.machine,

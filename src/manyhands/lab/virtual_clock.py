@@ -7,12 +7,12 @@ import numpy as np
 
 from manyhands import sync
 from manyhands.comm.sim import Instant, Machine, SimComm, SimWorld
-from manyhands.lab.sim_codec import codec_of, measure_codec, use_times
-from manyhands.lab.sim_events import Scene, paces_of
+from manyhands.lab.sim_codec import codec_of, measure_codec
+from manyhands.lab.sim_events import RankLog, Scene, VirtualRank, paces_of, usual_step_s
 from manyhands.model.machine import CalibratedMachine
 from manyhands.plan import Plan
 from manyhands.replica import Replica
-from manyhands.replica.meta import MetaReplica, Paces, outline_of
+from manyhands.replica.meta import Paces, outline_of
 from manyhands.sync import Sync
 
 ENOUGH = 20_000
@@ -49,26 +49,15 @@ def _cycle(strategy: Sync, steps_per_epoch: int) -> int:
 
 def _play(scene: Scene, machine: Machine, steps: int) -> list[float]:
     strategy = sync.make(scene.sync)
-    begun_s, ends_s = [math.inf], [0.0] * steps
+    usual_s = usual_step_s(machine) if isinstance(machine, CalibratedMachine) else 0.0
 
-    def work(comm: SimComm) -> None:
-        own, replica = copy.deepcopy(strategy), MetaReplica(scene.outline, comm.advance, _paces(scene, machine, comm))
-        use_times(own, scene.codec, comm.advance, replica.charge)
-        own.start(replica, comm)
-        if comm.rank >= scene.workers:
-            own.serve(replica, comm)
-            return
-        begun_s[0] = min(begun_s[0], comm.clock())
-        for step in range(steps):
-            replica.forward_backward()
-            own.step(replica, comm, step)
-            if (step + 1) % scene.steps_per_epoch == 0:
-                own.end_epoch(replica, comm)
-            ends_s[step] = max(ends_s[step], comm.clock())
-        own.finish(replica, comm)
+    def work(comm: SimComm) -> RankLog:
+        own, paces = copy.deepcopy(strategy), _paces(scene, machine, comm)
+        return VirtualRank(scene, own, paces, comm, comm.advance, usual_s).run(0, steps)
 
-    SimWorld(scene.workers + strategy.num_servers(), machine).run(work)
-    return [end_s - begun_s[0] for end_s in ends_s]
+    logs: list[RankLog] = SimWorld(scene.workers + strategy.num_servers(), machine).run(work)[: scene.workers]
+    begun_s = min(log.begun_s for log in logs)
+    return [max(ends) - begun_s for ends in zip(*(log.ends_s for log in logs), strict=True)]
 
 
 def _paces(scene: Scene, machine: Machine, comm: SimComm) -> Paces:

@@ -3,57 +3,66 @@
 import math
 from typing import Any, NamedTuple, final
 
+from manyhands import facts
 from manyhands.comm import Comm
-from manyhands.comm.sim import Machine, SimComm
+from manyhands.comm.sim import Machine, SimComm, SimWorld
 from manyhands.config import RunConfig
-from manyhands.launch.base import Observer
-from manyhands.launch.sim import SimLauncher
-from manyhands.model.machine import CalibratedMachine
-from manyhands.plan import Plan
-from manyhands.record import Pulse, RunDir, RunRecord, open_run
+from manyhands.lab.cells import NEVER
+from manyhands.lab.virtual_scores import Score, Scores
+from manyhands.launch.base import failure
+from manyhands.launch.cores import process_settings
+from manyhands.record import Pulse, RunDir, RunRecord
+from manyhands.replica import Replica
 from manyhands.run import Ready
+from manyhands.sync import Sync
+from manyhands.sync.base import num_ranks, settled
 from manyhands.tasks import Task
 from manyhands.training import Job, train_rank
-from manyhands.watch import Watch
 
 
 class Turns(NamedTuple):
     """What the run gave."""
 
     record: RunRecord
-    accuracies: dict[int, float]
-    """Of each evaluation, by the steps made."""
     step_ends: list[float]
     """When the last worker had made each step, by the virtual clocks."""
 
 
-def take_turns(config: RunConfig, task: Task, ready: Ready, machine: Machine, run: RunDir, observe: Observer) -> Turns:
-    """Train on the engine `sim`, into the folder of this run."""
-    plan = Plan(config, ready.data.train, 0, config.size)
-    clocks, accuracies = _Clocks(plan.steps), dict[int, float]()
+def take_turns(config: RunConfig, task: Task, ready: Ready, machine: Machine, run: RunDir, scores: Scores) -> Turns:
+    """Train on virtual ranks with the clocks of this machine, into the folder of this run."""
+    clocks, world = _Clocks(scores.plan.steps), SimWorld(num_ranks(config), machine)
 
-    def note(pulse: Pulse) -> None:
-        observe(pulse)
-        if pulse.accuracy is not None:  # that of the last evaluation before this step
-            accuracies[_evaluated(pulse.step - 1, plan)] = pulse.accuracy
+    def after_step(comm: Comm, replica: Replica, strategy: Sync, step: int) -> None:
+        is_last = clocks.end(step, comm.clock()) == config.size
+        if step + 1 in scores.steps[:-1]:
+            _evaluate(comm, replica, strategy, step + 1, scores, is_last=is_last)
+        if is_last:
+            scores.tell(step + 1, math.nan)
 
-    def work(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
-        assert isinstance(comm, SimComm)
-        at_work = comm.rank < config.size
-        return train_rank(comm, job, _TimedWatch(watch, comm, machine, clocks) if at_work else watch)
+    # The run itself evaluates at its end alone: a meeting for each evaluation would keep asynchronous workers together.
+    quiet = config.model_copy(update={"eval_every": NEVER})
+    job = Job(quiet, run, task=task, data=ready.data, read_s=ready.read_s, after_step=after_step)
 
-    open_run(run, config)
-    job = Job(config, run, task=task, data=ready.data, read_s=ready.read_s)
-    record = RunRecord.model_validate(SimLauncher(machine).launch(work, job, note)[0])
-    if record.status == "interrupted":
-        raise KeyboardInterrupt
-    return Turns(record, {**accuracies, record.steps: record.test_accuracy}, clocks.since_begun())
+    def work(comm: SimComm) -> dict[str, Any]:
+        watch = _Watch(comm, machine, clocks, at_work=comm.rank < config.size)
+        try:
+            return train_rank(comm, job, watch)
+        except Exception as error:
+            raise failure(error, comm.rank, watch.step) from error
+
+    with process_settings(config, 1, facts.cores()):
+        record = RunRecord.model_validate(world.run(work)[0])
+    scores.found[record.steps] = Score(record.test_loss, record.test_accuracy)
+    return Turns(record, clocks.since_begun())
 
 
-def _evaluated(step: int, plan: Plan) -> int:
-    """Return after how many steps the last evaluation was when this step was made."""
-    size = plan.steps_per_epoch * plan.config.eval_every
-    return step // size * size
+def _evaluate(comm: Comm, replica: Replica, strategy: Sync, step: int, scores: Scores, *, is_last: bool) -> None:
+    if strategy.lockstep:
+        with settled(strategy, replica, comm):
+            if comm.rank == 0:
+                scores.take(replica.module, step)
+    elif is_last:  # whose weights the servers have just sent it
+        scores.take(replica.module, step)
 
 
 @final
@@ -61,15 +70,17 @@ class _Clocks:
     """What the workers' clocks showed when they began, and at the end of each step."""
 
     def __init__(self, steps: int) -> None:
-        self._begun_s, self._ends_s = math.inf, [0.0] * steps
+        self._begun_s, self._ends_s, self._num_ended = math.inf, [0.0] * steps, [0] * steps
 
     def begin(self, now_s: float) -> None:
         """Note when a worker begins its first step."""
         self._begun_s = min(self._begun_s, now_s)
 
-    def end(self, step: int, now_s: float) -> None:
-        """Note when a worker has ended a step."""
+    def end(self, step: int, now_s: float) -> int:
+        """Note when a worker has ended a step; return how many have."""
         self._ends_s[step] = max(self._ends_s[step], now_s)
+        self._num_ended[step] += 1
+        return self._num_ended[step]
 
     def since_begun(self) -> list[float]:
         """Return the last worker's time for each step, from when the first began."""
@@ -77,31 +88,23 @@ class _Clocks:
 
 
 @final
-class _TimedWatch:
-    """Looks at a worker's clock between its steps."""
+class _Watch:
+    """Lets a rank's clock run while it computes."""
 
-    def __init__(self, inner: Watch, comm: SimComm, machine: Machine, clocks: _Clocks) -> None:
-        self._inner, self._comm, self._machine, self._clocks = inner, comm, machine, clocks
-        self._step, self._noted = -1, -1
+    def __init__(self, comm: SimComm, machine: Machine, clocks: _Clocks, *, at_work: bool) -> None:
+        self._comm, self._machine, self._clocks, self._at_work = comm, machine, clocks, at_work
+        self.step = -1
 
     def at(self, step: int) -> None:
-        """Note the end of the step before, and let the time pass that this one takes to compute."""
-        self._note() if step else self._clocks.begin(self._comm.clock())
-        self._step = step
-        self._inner.at(step)
-        if isinstance(self._machine, CalibratedMachine):
-            self._comm.advance(self._machine.update_s(self._comm.rank))
+        """Let the time pass that a worker's step or a server's update takes to compute."""
+        if self._at_work and step == 0:
+            self._clocks.begin(self._comm.clock())
+        self.step = step
+        self._comm.advance(self._machine.step_s(self._comm.rank))
 
     def stop_asked(self) -> bool:
-        """Note the end of the step, after which workers ask this before they meet."""
-        self._note()
-        return self._inner.stop_asked()
+        """Never: Ctrl-C ends all ranks at once, since they share a thread."""
+        return False
 
     def pulse(self, pulse: Pulse) -> None:
-        """Pass it on."""
-        self._inner.pulse(pulse)
-
-    def _note(self) -> None:
-        if self._noted < self._step:
-            self._noted = self._step
-            self._clocks.end(self._step, self._comm.clock())
+        """Show nothing; the run's seconds are virtual."""

@@ -102,7 +102,7 @@ def recursive_doubling_all_reduce(p: Floats, n: Floats, link: Link, gamma: float
 @algorithm("all-reduce", "rabenseifner")
 def rabenseifner_all_reduce(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Reduce-scatter by recursive halving, all-gather by recursive doubling, both among a power of two of ranks."""
-    q = _power(p)
+    q = power_below(p)
     inner = recursive_halving.formula(q, n, link, gamma) + recursive_doubling_all_gather.formula(q, n / q, link, gamma)
     return inner + _fold(p, n, link, gamma) + _beyond_power(p) * link.message_s(n)
 
@@ -122,7 +122,7 @@ def binomial_reduce(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
 @algorithm("reduce", "rabenseifner")
 def rabenseifner_reduce(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Reduce-scatter by recursive halving, then gather the pieces up a binomial tree."""
-    q = _power(p)
+    q = power_below(p)
     inner = recursive_halving.formula(q, n, link, gamma) + binomial_gather.formula(q, n / q, link, gamma)
     return inner + _fold(p, n, link, gamma)
 
@@ -220,11 +220,11 @@ def _lg_ceil(p: Floats) -> Floats:
     return _lg_floor(p) + _beyond_power(p)
 
 
-def _power(p: Floats) -> Floats:
+def power_below(p: Floats) -> Floats:
     """Return the greatest power of two that is not above p."""
     return np.exp2(_lg_floor(p))
 
 
 def _beyond_power(p: Floats) -> Floats:
     """Return 1 where p is no power of two, else 0."""
-    return (_power(p) < p).astype(np.float64)
+    return (power_below(p) < p).astype(np.float64)

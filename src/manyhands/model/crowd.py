@@ -6,7 +6,7 @@ plus so much a row. Workers that share a host queue for what it has once, such a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import Literal, NamedTuple, final
 
 import numpy as np
 
@@ -52,25 +52,42 @@ class StepTimes:
         return undisturbed(self.whole_s)
 
 
-def step_times(calibration: Calibration, task: str, engine: str, rows: float, sharing: int) -> StepTimes:
-    """Return the steps of a worker with so many rows while so many, itself included, share its host."""
-    crowds = _crowds(calibration, task, engine)
-    most = max(crowds)
-    if sharing > most:
-        grown = _beyond(calibration, task, engine, rows, sharing).value / _factor(crowds, rows, most)
-        return _at_rows(crowds[most], rows).scaled(grown)
-    fewer, more = max(k for k in crowds if k <= sharing), min(k for k in crowds if k >= sharing)
-    share = 0.0 if more == fewer else (sharing - fewer) / (more - fewer)
-    return _at_rows(crowds[fewer], rows).mixed(_at_rows(crowds[more], rows), share)
+def step_times(
+    calibration: Calibration, task: str, engine: str, rows: float, sharing: int, *, period: int = 1
+) -> StepTimes:
+    """Return the steps of a worker with so many rows while so many, itself included, share its host.
+
+    Where each had a host of its own when it was calibrated, `sharing` is the workers of the run: more than were
+    measured disturb it no more. One of `period` steps follows an exchange, for which a rank has slept and its caches
+    have gone cold.
+    """
+    talking, silent = (_shared(calibration, task, engine, rows, sharing, part) for part in ("times", "silent"))
+    return talking.mixed(silent, 1 - 1 / period)
 
 
 def contention(calibration: Calibration, task: str, engine: str, rows: float, sharing: int) -> Estimate:
     """Return how many times as long as alone a step takes; bounds apart only beyond the workers that were measured."""
     crowds = _crowds(calibration, task, engine)
-    if sharing > max(crowds):
-        return _beyond(calibration, task, engine, rows, sharing)
-    alone, shared = (step_times(calibration, task, engine, rows, k).quiet_s for k in (1, sharing))
-    return Estimate(*(shared / alone,) * 3)
+    most = max(crowds)
+    alone, shared = (step_times(calibration, task, engine, rows, k).quiet_s for k in (1, min(sharing, most)))
+    if sharing <= most or calibration.comms[engine].apart:
+        return Estimate(*(shared / alone,) * 3)
+    growth = _growth(calibration, task, engine, rows, sharing)
+    return Estimate(*(max(1.0, shared / alone) * each for each in growth))
+
+
+def _shared(
+    calibration: Calibration, task: str, engine: str, rows: float, sharing: int, part: Literal["times", "silent"]
+) -> StepTimes:
+    """Return the steps of one kind."""
+    crowds = _crowds(calibration, task, engine, part)
+    most = max(crowds)
+    if sharing > most:
+        grown = 1.0 if calibration.comms[engine].apart else _growth(calibration, task, engine, rows, sharing).value
+        return _at_rows(crowds[most], rows).scaled(grown)
+    fewer, more = max(k for k in crowds if k <= sharing), min(k for k in crowds if k >= sharing)
+    share = 0.0 if more == fewer else (sharing - fewer) / (more - fewer)
+    return _at_rows(crowds[fewer], rows).mixed(_at_rows(crowds[more], rows), share)
 
 
 def run_spread(calibration: Calibration, task: str, engine: str, sharing: int) -> float:
@@ -92,17 +109,28 @@ def _block_means(point: RowTimes) -> list[float]:
     return [float(whole[i : i + point.block].mean()) for i in range(0, len(whole) - point.block + 1, point.block)]
 
 
-def _beyond(calibration: Calibration, task: str, engine: str, rows: float, sharing: int) -> Estimate:
-    """Extrapolate to a host with more cores than the calibrated one.
+def _growth(calibration: Calibration, task: str, engine: str, rows: float, sharing: int) -> Estimate:
+    """Extrapolate to a host with more cores: return how many times as long as with the most workers that were measured.
 
-    At worst it has nothing else more than that, and its workers queue for the same memory or lock. At best all grows
-    with the cores. Of the two, nobody knows; the geometric mean is in the middle.
+    Processes at worst queue for the same memory, and at best have more of that with more cores. Threads, which share an
+    interpreter, wait for its lock: at best as long as the others hold it, which grows with them; at worst handing it
+    on takes longer, too, the more wait for it (the universal scalability law, Gunther 1993). Of the two, nobody
+    knows; the geometric mean is in the middle.
     """
-    crowds = _crowds(calibration, task, engine)
+    crowds = _crowds(calibration, task, engine, "silent")
     most = max(crowds)
-    measured = _factor(crowds, rows, most)
-    queued = max(measured, queueing(sharing, demand_of(most, measured)))
-    return Estimate(measured, float(np.sqrt(measured * queued)), queued)
+    measured = max(1.0, _at_rows(crowds[most], rows).quiet_s / _at_rows(crowds[1], rows).quiet_s)
+    if calibration.comms[engine].model == "slices":
+        low, high = _locked(most, measured, sharing)
+    else:
+        low, high = measured, max(measured, queueing(sharing, demand_of(most, measured)))
+    return Estimate(low / measured, float(np.sqrt(low * high)) / measured, high / measured)
+
+
+def _locked(few: int, factor: float, many: int) -> tuple[float, float]:
+    """Return how many times as long as alone many threads take, at best and at worst, of which a few take so long."""
+    pairs = many * (many - 1) / (few * (few - 1))
+    return 1 + (factor - 1) * (many - 1) / (few - 1), 1 + (factor - 1) * pairs
 
 
 def queueing(customers: int, demand: float) -> float:
@@ -127,17 +155,14 @@ def demand_of(customers: int, factor: float) -> float:
     return low if factor > 1 else 0.0
 
 
-def _crowds(calibration: Calibration, task: str, engine: str) -> dict[int, list[RowTimes]]:
+def _crowds(
+    calibration: Calibration, task: str, engine: str, part: Literal["times", "silent"] = "times"
+) -> dict[int, list[RowTimes]]:
     """Return the measured steps by the number of workers that shared the host; the fewest rows first."""
     found = {1: calibration.tasks[task].points}
     for each in sorted(calibration.crowd(engine, task), key=lambda each: each.rows):
-        found.setdefault(each.ranks, []).append(each.times)
+        found.setdefault(each.ranks, []).append(each.times if part == "times" else each.silent)
     return found
-
-
-def _factor(crowds: dict[int, list[RowTimes]], rows: float, sharing: int) -> float:
-    """Return how many times as long as alone; those that share never take less, but for noise."""
-    return max(1.0, _at_rows(crowds[sharing], rows).quiet_s / _at_rows(crowds[1], rows).quiet_s)
 
 
 def _at_rows(points: Sequence[RowTimes], rows: float) -> StepTimes:

@@ -76,10 +76,13 @@ class HostCalls:
         return self._jitter.get((call, large), self._jitter["", large])
 
     def message_s(self, num_bytes: float) -> tuple[float, float]:
-        """Return a message's latency, and how long it keeps the ports of its sender and receiver busy."""
-        empty_s, whole_s = (self.quiet_s("send", 2, n) for n in (0, num_bytes))
-        overhead_s = min(self._costs.overhead_us * 1e-6, empty_s)
-        return empty_s - overhead_s, overhead_s + max(0.0, whole_s - empty_s)
+        """Return a message's latency, and how long it keeps the ports of its sender and receiver busy.
+
+        Busy for what each further one adds to a stream of them (the gap of LogGP), on its way for the rest.
+        """
+        whole_s, burst_s = (self.quiet_s(call, 2, num_bytes) for call in ("send", "stream"))
+        busy_s = gap_s(whole_s, burst_s)
+        return whole_s - busy_s, busy_s
 
     def _formula(self, call: str, p: int, num_bytes: float) -> float:
         return cost_s(self._costs.model, call, p, num_bytes, self.link, self.gamma_s_per_byte)
@@ -101,12 +104,16 @@ class HostCalls:
 
 
 def overhead_s(points: list[CallTimes]) -> float:
-    """Return for how long a small message keeps its ports busy: what each further one adds to a stream of them."""
+    """Return for how long a small message keeps its ports busy."""
     smallest = {
         call: min((p for p in points if p.call == call), key=lambda p: (p.num_bytes, p.ranks))
         for call in ("send", "stream")
     }
-    alone_s, burst_s = (undisturbed(smallest[call].us) * 1e-6 for call in ("send", "stream"))
+    return gap_s(*(undisturbed(smallest[call].us) * 1e-6 for call in ("send", "stream")))
+
+
+def gap_s(alone_s: float, burst_s: float) -> float:
+    """Return what each further message adds to a stream of them, of which one alone takes so long."""
     return min(max(0.0, (burst_s - alone_s) / (BURST - 1)), alone_s)
 
 

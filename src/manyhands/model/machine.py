@@ -14,14 +14,15 @@ from manyhands.model.hierarchy import hierarchical_s
 from manyhands.model.host import HostCalls
 from manyhands.model.links import Floats
 from manyhands.model.slowest import Slowest
+from manyhands.model.undisturbed import undisturbed
 from manyhands.record.calibration import Calibration, CommCosts
 
 STEPS = 64
 """Steps that are drawn at once for all ranks."""
 COMPUTE, UPDATE, JITTER = range(3)
 """What is drawn, each from random numbers of its own."""
-PASSES_TO_ADD = 3
-"""How often a server goes through a gradient that it adds to others: it takes it out of the message, keeps it, adds."""
+PASSES_TO_TAKE = 2
+"""How often a server goes through a gradient that it keeps for later: it takes it out of the message, and copies it."""
 
 
 @final
@@ -42,14 +43,19 @@ class CalibratedMachine(Machine):
         num_servers: int,
         server_adds_s: float,
         gamma_s_per_byte: float,
+        touch_s_per_byte: float,
         contention: Estimate,
         run_spread: float,
+        shares_ports: bool,
         seed: int,
     ) -> None:
+        self.shares_ports = shares_ports
         self.cluster = cluster
         """What is simulated; this host with as many cores as ranks, where no other was asked for."""
         self.gamma_s_per_byte = gamma_s_per_byte
-        """γ of a core of the calibrated machine."""
+        """γ of calls between cores of the calibrated machine."""
+        self.touch_s_per_byte = touch_s_per_byte
+        """Of going through the gradients, as a strategy does that scales or adds, on such a core."""
         self.contention = contention
         """How many times as long a worker computes as alone, since others share its node."""
         self.run_spread = run_spread
@@ -169,12 +175,14 @@ def machine_of(
     rows_per_worker: float | Sequence[float],
     servers: int = 0,
     pushes: int = 1,
+    period: int = 1,
     seed: int = 0,
 ) -> CalibratedMachine:
-    """Make the machine for a run of so many workers, and servers after them; without a cluster it is this host.
+    """Make the machine for a run of so many workers, and servers after them; without a cluster it is this host, or as
+    many like it as there are ranks, where it was calibrated between hosts.
 
     Rows may be given for each worker. `pushes` is how many gradients a server adds up for one update: all workers'
-    where they go in lockstep.
+    where they go in lockstep; `period` how many steps there are to an exchange.
     """
     check(task in calibration.tasks, f"task '{task}' is not calibrated; run 'manyhands calibrate {task}'")
     again = f"manyhands calibrate {task} --engines {engine}"
@@ -184,23 +192,32 @@ def machine_of(
     host = HostCalls(comm, in_steps)
     place = cluster or this_host(comm, workers + servers)
     place.check_room(workers + servers)
+    check(
+        cluster is None or cluster.node_size == 1 or not comm.apart,
+        f"engine {engine} was calibrated between hosts with one worker each, so that nobody knows how much "
+        f"{place.node_size} workers of a node disturb each other; give a calibration of one host, or nodes of one core",
+    )
     rows = [float(rows_per_worker)] * workers if isinstance(rows_per_worker, int | float) else list(rows_per_worker)
     assert len(rows) == workers
     sharing = Counter(rank // place.node_size for rank in range(workers))
     kinds = [(own, sharing[rank // place.node_size]) for rank, own in enumerate(rows)]
-    times = {kind: step_times(calibration, task, engine, *kind) for kind in set(kinds)}
+    times = {kind: step_times(calibration, task, engine, *kind, period=period) for kind in set(kinds)}
     most = max(kinds)
-    slice_bytes = calibration.tasks[task].weight_bytes / max(1, servers)
+    costs = calibration.tasks[task]
+    touch_s = 1e-3 * undisturbed(costs.touch_ms)
+    passes = (PASSES_TO_TAKE + 1) * pushes + 1 if pushes > 1 else 1
     return CalibratedMachine(
         place,
         host if cluster is None else None,
         [times[kind] for kind in kinds],
         num_workers=workers,
         num_servers=servers,
-        server_adds_s=pushes * (PASSES_TO_ADD if pushes > 1 else 1) * slice_bytes * host.gamma_s_per_byte,
+        server_adds_s=passes * touch_s / max(1, servers),
         gamma_s_per_byte=host.gamma_s_per_byte,
+        touch_s_per_byte=touch_s / costs.weight_bytes,
         contention=contention(calibration, task, engine, *most),
         run_spread=run_spread(calibration, task, engine, most[1]),
+        shares_ports=cluster is None and comm.apart,
         seed=seed,
     )
 

@@ -45,6 +45,8 @@ class TaskCosts(BaseModel):
     """When it was measured."""
     points: list[RowTimes] = Field(min_length=1)
     """The fewest rows first."""
+    touch_ms: list[float] = Field(min_length=1)
+    """Going once through all gradients with one thread, as a strategy does that scales or adds, each time."""
 
 
 class CallTimes(BaseModel):
@@ -62,7 +64,7 @@ class CallTimes(BaseModel):
 
 
 class CommCosts(BaseModel):
-    """What calls take between ranks of this host, and what α, β and γ fit them best."""
+    """What calls take between ranks of this host, or of several, and what α, β and γ fit them best."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -70,8 +72,11 @@ class CommCosts(BaseModel):
     made: str
     ranks: int = Field(ge=2)
     """The most that were measured."""
-    model: Literal["messages", "slices"]
-    """Whose formulas were fitted: ranks that send messages, or threads that each work on a slice in shared memory."""
+    hosts: int = Field(default=1, ge=1)
+    """The hosts that the most ranks were on: one that they shared, or one for each."""
+    model: Literal["messages", "mpich", "slices"]
+    """Whose formulas were fitted: of ranks that send messages, by whichever algorithm is the cheapest or by those that
+    MPICH takes, or of threads that each work on a slice in shared memory."""
     latency_us: float = Field(ge=0)
     """α: of an empty message; with slices, of one more thread at a barrier."""
     gigabyte_per_s: float = Field(gt=0)
@@ -86,15 +91,21 @@ class CommCosts(BaseModel):
     """By how much the fit is off, in the median over the points; predictions for this host are scaled to the points."""
     points: list[CallTimes] = Field(min_length=1)
 
+    @property
+    def apart(self) -> bool:
+        """Whether every rank had a host of its own."""
+        return self.hosts > 1
+
 
 class Contention(BaseModel):
-    """Steps of several workers that share this host and compute at the same time."""
+    """Steps of several workers that compute at the same time, on the host that they share or on one each."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     engine: str
     task: str
     ranks: int = Field(ge=2)
+    hosts: int = Field(default=1, ge=1)
     rows: int = Field(ge=1)
     """Of each worker."""
     compute_factor: float
@@ -102,7 +113,9 @@ class Contention(BaseModel):
     serial_factor: float
     """Likewise the rest of a step."""
     times: RowTimes
-    """The steps of all these workers."""
+    """The steps of all these workers, each of which follows an exchange."""
+    silent: RowTimes
+    """Steps that they make at the same time, each for itself: what sharing the host costs, and nothing else."""
     exchanges: list[CallTimes] = []
     """Calls with the task's gradients or weights in the middle of such steps, where caches are as in a run; of one
     number of rows only."""
@@ -126,13 +139,21 @@ class Calibration(BaseModel):
     contention: list[Contention] = []
 
     def crowd(self, engine: str, task: str) -> list[Contention]:
-        """Return what was measured of a task's workers sharing the host."""
+        """Return what was measured of several of a task's workers at the same time."""
         return [each for each in self.contention if (each.engine, each.task) == (engine, task)]
 
     def joined(self, newer: "Calibration") -> "Calibration":
-        """Return this one with what a newer one has measured, which replaces what it measured again."""
+        """Return this one with what a newer one has measured, which replaces what it measured again.
+
+        Of an engine whose ranks were on one host before and are on several now, or the other way round, nothing stays.
+        """
         again = {(each.engine, each.task) for each in newer.contention}
-        kept = [each for each in self.contention if (each.engine, each.task) not in again]
+        apart = {engine: costs.apart for engine, costs in newer.comms.items()}
+        kept = [
+            each
+            for each in self.contention
+            if (each.engine, each.task) not in again and apart.get(each.engine, each.hosts > 1) == (each.hosts > 1)
+        ]
         return newer.model_copy(
             update={
                 "tasks": {**self.tasks, **newer.tasks},

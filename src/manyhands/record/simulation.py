@@ -1,5 +1,6 @@
 """What a simulation predicts, and how predictions compare with runs. Needs neither torch nor MPI."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -7,6 +8,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from manyhands.errors import UserError
+from manyhands.record.virtual import Method as TrainingMethod
+from manyhands.record.virtual import VirtualPoint
 
 Method = Literal["events", "closed form"]
 """How a row was predicted: by running the strategy's own code on virtual ranks, or by a formula."""
@@ -54,6 +57,43 @@ class SimulationRow(BaseModel):
     """Expected in an epoch."""
 
 
+class TrainedRow(BaseModel):
+    """One strategy that was really trained as so many nodes would; its seconds are those nodes', not this machine's."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    nodes: int
+    workers: int
+    servers: int = 0
+    sync: str
+    batch_size: int
+    """The global batch."""
+    lr: float
+    """Learning rate; with a warm-up or a decay, the highest."""
+    epochs: float
+    steps: int
+    method: TrainingMethod
+    """How it was computed here."""
+    test_accuracy: float
+    """At the end."""
+    test_loss: float
+    time_s: Estimate
+    """Of the whole training, with failures, where the cluster has some."""
+    target_s: Estimate | None = None
+    """Until the first evaluation that shows the accuracy asked for; None where none does, or none was asked for."""
+    target_cost: Estimate | None = None
+    """Of that time, where the cluster has a price."""
+    points: list[VirtualPoint]
+    """Loss and accuracy at each evaluation; their seconds leave failures out."""
+    staleness: dict[str, float] = {}
+    """Of an asynchronous run: how many updates old the weights were for which gradients were computed."""
+    wall_s: float
+    """Seconds that it took here."""
+    weights_sha256: str
+    folder: str
+    """What was kept of it, within the simulation's folder."""
+
+
 class SimulationRecord(BaseModel):
     """One simulation's result."""
 
@@ -82,6 +122,11 @@ class SimulationRecord(BaseModel):
     """Step of one worker alone, with the batch of one."""
     alone_batch: int
     rows: list[SimulationRow]
+    target_accuracy: float | None = None
+    trained: list[TrainedRow] = []
+    """Where the strategies were not only timed."""
+    failed: dict[str, str] = {}
+    """Trainings that failed, and why."""
     machine: str
     """The machine that was calibrated."""
     calibrated: str
@@ -103,7 +148,7 @@ class SimulationDir:
     def read(self) -> SimulationRecord:
         """Return the record."""
         try:
-            return SimulationRecord.model_validate_json(self.record.read_text())
+            return SimulationRecord.model_validate_json(self.record.read_bytes())
         except FileNotFoundError:
             raise UserError(f"there is no simulation's record in '{self.path}'") from None
         except (OSError, ValidationError):
@@ -140,6 +185,8 @@ class Validation(BaseModel):
     """Of the validation that it is part of, whose folder keeps the prediction and the runs."""
     task: str
     engine: str
+    hosts: int = 1
+    """That the ranks were on; where they are several, the links between them were calibrated."""
     workers: int
     servers: int = 0
     sync: str
@@ -189,12 +236,57 @@ class ValidationRecord(BaseModel):
     """How many of these rows lie within their intervals, of how many."""
 
 
+LEDGER = "validations.jsonl"
+"""In the folder of all validations: one line for each configuration that was ever predicted and run."""
+
+
+@dataclass(frozen=True)
+class ValidationDir:
+    """The folder of one validation."""
+
+    path: Path
+
+    @property
+    def record(self) -> Path:
+        """The result."""
+        return self.path / "validation.json"
+
+    def read(self) -> ValidationRecord:
+        """Return the record."""
+        try:
+            return ValidationRecord.model_validate_json(self.record.read_bytes())
+        except FileNotFoundError:
+            raise UserError(f"there is no validation's record in '{self.path}'") from None
+        except (OSError, ValidationError):
+            raise UserError(f"'{self.record}' is damaged: it is no validation's record") from None
+
+
+def list_simulations(out: Path) -> list[SimulationDir]:
+    """Return the simulations under this folder, the newest at the end."""
+    return [SimulationDir(file.parent) for file in _oldest_first(out.glob("*/simulation.json"))]
+
+
+def list_validations(out: Path) -> list[ValidationDir]:
+    """Return the validations under this folder, the newest at the end."""
+    return [ValidationDir(file.parent) for file in _oldest_first(out.glob("*/validation.json"))]
+
+
+def _oldest_first(files: Iterable[Path]) -> list[Path]:
+    return sorted(files, key=lambda file: (file.stat().st_mtime_ns, file))
+
+
 def read_validations(path: Path) -> list[Validation]:
     """Return all that was validated so far; a last line that was cut off is left out."""
     if not path.is_file():
         return []
-    whole, _, _ = path.read_text().rpartition("\n")
     try:
-        return [Validation.model_validate_json(line) for line in whole.splitlines()]
-    except ValidationError:
-        raise UserError(f"'{path}' is damaged: its lines are not validations") from None
+        whole, _, _ = path.read_bytes().rpartition(b"\n")
+    except OSError as error:
+        raise UserError(f"cannot read '{path}': {error.strerror}") from None
+    found = []
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            found += [Validation.model_validate_json(line)] if line.strip() else []
+        except ValidationError:
+            raise UserError(f"'{path}' is damaged: line {number} is not a validation") from None
+    return found

@@ -69,6 +69,8 @@ class Measure(BaseModel):
     """Why the run failed, in a sentence; empty where it went well. The figures of a failed run mean nothing."""
     run: str = ""
     """The run's folder, relative to the sweep's."""
+    hosts: int = 1
+    """That its ranks were on."""
     batch_size: int = 0
     """Samples in a global batch."""
     steps: int = 0

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
+from manyhands.record.simulation import Estimate
 from manyhands.record.sweep import MOST_WORKERS, Cell, Interval
 
 NOTHING = "–"
@@ -96,6 +97,17 @@ def with_span(text: str, interval: Interval | None, factor: float = 1.0, decimal
     if interval is None or text == NOTHING or interval.low >= interval.high:
         return text
     return f"{text} ({span(interval, factor, decimals)})"
+
+
+def with_bounds(value: Estimate, text: Callable[[float], str]) -> str:
+    """Write a value and its bounds, whose unit is said only once where it is the same: 3.21 ms (3.10–3.32)."""
+    middle, low, high = (text(each) for each in (value.value, value.low, value.high))
+    unit = middle.lstrip("0123456789.,")
+    if low == middle == high:
+        return middle
+    if unit and all(each.lstrip("0123456789.,") == unit for each in (low, high)):
+        low, high = (each.removesuffix(unit) for each in (low, high))
+    return f"{middle} ({low}–{high})"
 
 
 def cell_name(cell: Cell) -> str:

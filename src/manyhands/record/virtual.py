@@ -20,6 +20,7 @@ class VirtualPoint(BaseModel):
     """Virtual seconds since the first step began: when the last of the workers had made this step."""
     loss: float
     """Mean training loss since the evaluation before."""
+    test_loss: float
     accuracy: float
     """Share of the test samples that the run's weights get right, if it ended here."""
 
@@ -65,7 +66,7 @@ class VirtualRecord(BaseModel):
         return next((point for point in self.points if point.accuracy >= accuracy), None)
 
     def time_to(self, accuracy: float) -> float | None:
-        """Return the virtual seconds to the first evaluation with at least this accuracy."""
+        """Return the virtual seconds to the first evaluation that shows at least this accuracy."""
         found = self.first_with(accuracy)
         return None if found is None else found.time_s
 

@@ -1,7 +1,8 @@
 """What all figures share: a figure as plain data for plotly, its axes, and texts that are safe in it."""
 
 import html
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,3 +86,52 @@ def doubling_axis(title: str) -> Layout:
     """Return an axis on which every doubling takes the same room."""
     ticks = [2.0**power for power in range(-4, 13)]
     return {"title": title, "type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
+
+
+MOST_TICKS = 7
+"""Ticks of an axis of counts that stand beside each other on a phone."""
+
+
+def counts_axis(title: str, counts: Iterable[int]) -> Layout:
+    """Return an axis of counts on which every doubling takes the same room, with ticks at some of the counts."""
+    known = sorted(set(counts))
+    each = math.ceil(len(known) / MOST_TICKS)
+    ticks = known[::-1][::each][::-1]
+    room = 0.04 * math.log10(max(10, known[-1] / known[0]))
+    reach = [math.log10(known[0]) - room, math.log10(known[-1]) + room]
+    return {"title": title, "type": "log", "tickvals": ticks, "ticktext": [f"{n:,}" for n in ticks], "range": reach}
+
+
+WIDE = 20.0
+"""A factor between the least and the greatest value from which on an axis goes by factors."""
+
+
+def is_wide(values: Iterable[float]) -> bool:
+    """Tell whether values differ by so large factors that an axis should go by factors."""
+    positive = [value for value in values if math.isfinite(value) and value > 0]
+    return bool(positive) and max(positive) / min(positive) > WIDE
+
+
+def decades_axis(title: str, values: Iterable[float], unit: str = "") -> Layout:
+    """Return an axis on which every factor of ten takes the same room, with more ticks the fewer of these there are."""
+    good = [value for value in values if math.isfinite(value) and value > 0] or [1.0]
+    low, high = math.log10(min(good)), math.log10(max(good))
+    room = 0.06 * max(0.3, high - low)
+    decades = range(math.floor(low - room), math.ceil(high + room) + 1)
+    parts = (1, 2, 5) if high - low < 2 else (1, 3) if high - low < 3.5 else (1,)
+    ticks = [part * 10.0**decade for decade in decades for part in parts]
+    texts = [f"{tick:,.9g}{unit}" for tick in ticks]
+    return {"title": title, "type": "log", "tickvals": ticks, "ticktext": texts, "range": [low - room, high + room]}
+
+
+def key(name: str, group: str, marker: Layout, **more: Any) -> Trace:
+    """Return an entry of the legend for all traces that have its group among their `meta.groups`."""
+    point = {"size": 9, "symbol": "circle", **marker}
+    about = {"type": "scatter", "mode": "markers", "name": safe(name), "x": [None], "y": [None], "hoverinfo": "skip"}
+    return {**about, "marker": point, "meta": {"groups": [safe(group)]}, **more}
+
+
+def straight(name: str, x: list[float], y: list[float]) -> Trace:
+    """Return a dashed line to compare with."""
+    line = {"color": "@muted", "width": 1.5, "dash": "dash"}
+    return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, "line": line, "hoverinfo": "skip"}

@@ -6,7 +6,7 @@ from typing import Any, get_args
 from manyhands.record import Cause, Interval, Row, SweepRecord
 from manyhands.record.texts import cell_names, duration, in_brackets, interval_95
 from manyhands.report.curves import Curve, curves, fitted_speed_up, reach
-from manyhands.report.drawing import Figure, Trace, View, doubling_axis, layout, safe, workers_axis
+from manyhands.report.drawing import Figure, Trace, View, doubling_axis, layout, safe, straight, workers_axis
 from manyhands.report.palette import DASHES, MARKERS, engine_colour
 from manyhands.report.stacks import PARTS, split_figure, stack_height, stack_layout, stack_trace
 from manyhands.report.tables import LAWS
@@ -38,7 +38,7 @@ def speed_up(record: SweepRecord, drawn: Sequence[Curve]) -> Figure:
     measured = _all_points(drawn, lambda row: row.speed_up, "×")
     fits = [(fit, curve) for curve in drawn for fit in curve.fits]
     laws = [law for law in reversed(LAWS) if any(fit.law == law for fit, _ in fits)]
-    data = [_line("ideal", [1, most * REACH], [1, most * REACH]), *measured]
+    data = [straight("ideal", [1, most * REACH], [1, most * REACH]), *measured]
     for fit, curve in fits:
         data.append(
             {
@@ -87,7 +87,7 @@ def efficiency(drawn: Sequence[Curve]) -> Figure:
         f"{_hollow(drawn)}.",
         says="Efficiency over workers. " + _said(drawn, lambda row: row.efficiency, lambda v: f"{100 * v:.0f} percent"),
         data=[
-            _line("ideal", [1, most * REACH], [100, 100]),
+            straight("ideal", [1, most * REACH], [100, 100]),
             *_all_points(drawn, lambda row: row.efficiency, " %", 100),
         ],
         layout=layout(workers_axis([1, *_counts(drawn)], most * REACH), y),
@@ -98,7 +98,7 @@ def weak(drawn: Sequence[Curve]) -> Figure:
     """Draw the time of a step against workers that each have a batch of their own."""
     most = max(row.cell.size for curve in drawn for row in curve.rows)
     alone = [c.baseline.step_ms.value for c in drawn if c.baseline and c.baseline.step_ms]
-    ideal = [_line("ideal", [1, most * REACH], [alone[0], alone[0]])] if len(set(alone)) == 1 else []
+    ideal = [straight("ideal", [1, most * REACH], [alone[0], alone[0]])] if len(set(alone)) == 1 else []
     return Figure(
         id="weak",
         title="Weak scaling",
@@ -235,11 +235,6 @@ def _points(curve: Curve, value: Callable[[Row], Interval | None], unit: str, fa
             "width": 5,
         }
     return trace
-
-
-def _line(name: str, x: list[float], y: list[float]) -> Trace:
-    line = {"color": "@muted", "width": 1.5, "dash": "dash"}
-    return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, "line": line, "hoverinfo": "skip"}
 
 
 def _counts(drawn: Sequence[Curve]) -> list[int]:

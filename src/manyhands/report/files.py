@@ -4,37 +4,75 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from manyhands.errors import UserError
+from manyhands.errors import UserError, check
 from manyhands.record import RunDir, SweepDir, write_atomically
-from manyhands.report.html import render
+from manyhands.record.simulation import SimulationDir, ValidationDir, read_validations
+from manyhands.report.html import Page, render
 from manyhands.report.pages import sweep_page
 from manyhands.report.runs import Stored, runs_page
+from manyhands.report.simulations import simulation_page
+from manyhands.report.validations import Validated, all_of, one_of, validations_page
 
 # Loading matplotlib takes longer than all the rest, so that pictures are imported where they are drawn.
 
-
-def write(sweep: SweepDir, to: Path | None = None) -> list[Path]:
-    """Write a sweep's report beside its record, or to another folder; return the files, the page first."""
-    page = sweep_page(sweep, sweep.read())
-    texts = {"report.html": render(page), "report.md": page.markdown, "report.csv": page.csv}
-    folder = to or sweep.path
-    return [*write_texts(folder, texts), *write_pictures(sweep, folder)]
+Source = SweepDir | SimulationDir | ValidationDir | Path
+"""What has a page of its own: a sweep, a simulation, a validation, or the file of all validations."""
 
 
-def write_pictures(sweep: SweepDir, to: Path | None = None) -> list[Path]:
-    """Draw a sweep's pictures beside its record, or in another folder; return the files."""
+def folder_of(source: Source) -> Path:
+    """Return the folder of what a page is about, where its report goes unless another is named."""
+    return source.parent if isinstance(source, Path) else source.path
+
+
+def write(source: Source, to: Path | None = None) -> list[Path]:
+    """Write a report beside its record, or to another folder; return the files, the page first."""
+    folder = to or folder_of(source)
+    return [*_write_page(page_of(source), folder), *write_pictures(source, folder)]
+
+
+def _write_page(page: Page, folder: Path) -> list[Path]:
+    return write_texts(folder, {"report.html": render(page), "report.md": page.markdown, "report.csv": page.csv})
+
+
+def page_of(source: Source) -> Page:
+    """Set the page of a sweep, a simulation, or validations."""
+    match source:
+        case SweepDir():
+            return sweep_page(source, source.read())
+        case SimulationDir():
+            return simulation_page(source, source.read())
+        case _:
+            return validations_page(read_validated(source))
+
+
+def write_pictures(source: Source, to: Path | None = None) -> list[Path]:
+    """Draw a report's pictures beside its record, or in another folder; return the files."""
     from manyhands.report.pictures import sweep_pictures
+    from manyhands.report.prediction_pictures import simulation_pictures, validation_pictures
 
-    folder = make_folder(to or sweep.path)
+    folder = make_folder(to or folder_of(source))
     with _writing_to(folder):
-        return sweep_pictures(sweep, sweep.read(), folder)
+        match source:
+            case SweepDir():
+                return sweep_pictures(source, source.read(), folder)
+            case SimulationDir():
+                return simulation_pictures(source.read(), folder)
+            case _:
+                return validation_pictures(read_validated(source).rows, folder)
+
+
+def read_validated(source: ValidationDir | Path) -> Validated:
+    """Return one validation, or all of a file, of which there must be some."""
+    if isinstance(source, ValidationDir):
+        return one_of(source.path, source.read())
+    rows = read_validations(source)
+    check(bool(rows), f"'{source}' is empty: no validation was completed yet")
+    return all_of(source, rows)
 
 
 def write_runs(runs: Sequence[RunDir], to: Path) -> list[Path]:
     """Write one report of some runs to a folder; return the files, the page first."""
-    page = runs_page(read_runs(runs))
-    texts = {"report.html": render(page), "report.md": page.markdown, "report.csv": page.csv}
-    return [*write_texts(to, texts), *write_run_pictures(runs, to)]
+    return [*_write_page(runs_page(read_runs(runs)), to), *write_run_pictures(runs, to)]
 
 
 def write_run_pictures(runs: Sequence[RunDir], to: Path) -> list[Path]:

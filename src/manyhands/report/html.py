@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from typing import Any
@@ -100,6 +101,8 @@ class Page:
     markdown: str
     csv: str
     csv_name: str
+    footer: str = "Figures are medians over the repeats, intervals hold 95 %."
+    """What its figures are."""
 
 
 def table(caption: str, grid: Grid, about: dict[str, str] | None = None, marks: list[str] | None = None) -> Table:
@@ -145,7 +148,8 @@ def render(page: Page) -> str:
 
 def _flow(text: str) -> str:
     """Keep a number and its unit, and the bounds of an interval, on one line."""
-    return text.replace(" %", "\u00a0%").replace("95\u00a0%: ", "95\u00a0%:\u00a0").replace("–", "\u2060–\u2060")
+    text = re.sub(r"(\d) (%|[mµ]?s|min|h)\b", "\\1\u00a0\\2", text.replace(" %", "\u00a0%"))
+    return text.replace("\u00a0%: ", "\u00a0%:\u00a0").replace("–", "\u2060–\u2060")
 
 
 def _own(name: str) -> str:

@@ -23,7 +23,8 @@
     keys.reduce((at, key) => (at[key] = at[key] || {}), thing)[last] = value;
   };
 
-  const group = (trace) => trace.legendgroup || trace.name;
+  // What is drawn may belong to several entries of the legend, as to a colour and to a shape.
+  const groups = (trace) => trace.meta?.groups || [trace.legendgroup || trace.name];
 
   const spec = (figure, half) => {
     const layout = structuredClone(figure.layout);
@@ -36,7 +37,7 @@
     }
     layout.font.family = getComputedStyle(document.body).fontFamily;
     if (coarse.matches) layout.dragmode = false; // a finger scrolls the page
-    for (const trace of data) if (hidden[figure.id]?.has(group(trace))) trace.visible = false;
+    for (const trace of data) if (groups(trace).some((name) => hidden[figure.id]?.has(name))) trace.visible = false;
     layout.autosize = !printing;
     if (printing && half) Object.assign(layout, { width: PRINTED.half, height: PRINTED.height });
     else if (printing) layout.width = PRINTED.width;
@@ -55,12 +56,15 @@
   };
 
   const swatch = (trace) => {
-    const bar = trace.type === "bar";
-    const colour = bar ? trace.marker.color : trace.line.color;
+    if (trace.type === "bar")
+      return `<svg width="14" height="16" aria-hidden="true" fill="${trace.marker.color}"><rect width="14" height="14" y="1" rx="2"/></svg>`;
+    const colour = trace.line?.color || trace.marker.line.color;
+    const fill = typeof trace.marker?.color === "string" ? trace.marker.color : colour;
+    const shape = MARKS[trace.marker?.symbol] || MARKS.circle;
     const line = `<path d="M0 8h30" stroke-width="2.5" stroke-dasharray="${DASHES[trace.line?.dash] || ""}"/>`;
-    const mark = trace.mode?.includes("markers") ? `<path d="${MARKS[trace.marker?.symbol] || MARKS.circle}"/>` : "";
-    const inner = bar ? '<rect width="14" height="14" y="1" rx="2"/>' : line + mark;
-    return `<svg width="${bar ? 14 : 30}" height="16" aria-hidden="true" fill="${colour}" stroke="${bar ? "none" : colour}">${inner}</svg>`;
+    const mark = trace.mode?.includes("markers") ? `<path d="${shape}" fill="${fill}" stroke-width="1.8"/>` : "";
+    const alone = trace.mode === "markers"; // the middle of the same drawing, without the line
+    return `<svg width="${alone ? 14 : 30}" height="16" viewBox="${alone ? "8 0 14 16" : "0 0 30 16"}" aria-hidden="true" stroke="${colour}">${alone ? "" : line}${mark}</svg>`;
   };
 
   // Names are escaped for plotly, which reads them as HTML.
@@ -70,17 +74,18 @@
     const list = document.getElementById(`legend-${figure.id}`);
     const items = data.filter(({ showlegend }) => showlegend !== false).map((trace, number) => {
       const button = document.createElement("button");
-      const shown = !hidden[figure.id]?.has(group(trace));
+      const name = groups(trace)[0];
+      const shown = !hidden[figure.id]?.has(name);
       button.type = "button";
       button.setAttribute("aria-pressed", shown);
       button.title = shown ? "Click to hide" : "Click to show";
       button.innerHTML = swatch(trace);
-      const name = document.createElement("span");
-      name.textContent = plain(trace.name);
-      button.append(name);
+      const label = document.createElement("span");
+      label.textContent = plain(trace.name);
+      button.append(label);
       button.addEventListener("click", () => {
         const names = (hidden[figure.id] ||= new Set());
-        names.delete(group(trace)) || names.add(group(trace));
+        names.delete(name) || names.add(name);
         draw(figure);
         list.children[number].firstChild.focus();
       });

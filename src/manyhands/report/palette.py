@@ -12,6 +12,7 @@ LIGHT = {
     "muted": "#5b6470",
     "grid": "#e3e6ea",
     "panel": "#ffffff",
+    "bad": "#a81f2d",
     "serial-engine": "#4d4d4d",
     "threads": "#b86f00",
     "mpi": "#0072b2",
@@ -38,6 +39,7 @@ DARK = {
     "muted": "#a3abb5",
     "grid": "#343a43",
     "panel": "#1b1f25",
+    "bad": "#ff8b8b",
     "serial-engine": "#c8ccd1",
     "threads": "#e69f00",
     "mpi": "#56b4e9",
@@ -60,9 +62,16 @@ DARK = {
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "cross")
+SERIES = ("mpi", "threads", "hybrid", "ray", "torch", "other", "serial-engine")
+"""Colours of what has none of its own, such as strategies."""
 
 
 def engine_colour(engine: str) -> str:
     """Return the name of an engine's colour, the same in all figures."""
     name = "serial-engine" if engine == "serial" else engine
     return f"@{name if name in LIGHT else 'other'}"
+
+
+def series_colour(number: int) -> str:
+    """Return the name of the colour of one of several things that are no engines."""
+    return f"@{SERIES[number % len(SERIES)]}"

@@ -27,21 +27,21 @@ def sweep_pictures(sweep: SweepDir, record: SweepRecord, to: Path) -> list[Path]
     drawn = [curve for curve in curves(record) if curve.rows]
     rows = [row for row in record.rows if row.repeats]
     runs = runs_of(sweep, record)
-    title = _plain(f"{task_name(record.task)}, {record.kind} scaling")
+    title = plain(f"{task_name(record.task)}, {record.kind} scaling")
     found = []
     if any(row.speed_up for curve in drawn for row in curve.rows):
         found += [
-            _save(to / "speed-up.png", lambda axes: speed_up(axes, drawn), title),
-            _save(to / "efficiency.png", lambda axes: efficiency(axes, drawn), title),
+            save(to / "speed-up.png", lambda axes: speed_up(axes, drawn), title),
+            save(to / "efficiency.png", lambda axes: efficiency(axes, drawn), title),
         ]
     if record.kind == "weak" and drawn:
-        found.append(_save(to / "weak.png", lambda axes: weak(axes, drawn), title))
+        found.append(save(to / "weak.png", lambda axes: weak(axes, drawn), title))
     if rows:
         labels = row_labels(record, rows)
         shares = [[split_percent(row, part) for part in PARTS] for row in rows]
-        found.append(_save(to / "split.png", lambda axes: split(axes, labels, shares), title, _high(len(rows))))
+        found.append(save(to / "split.png", lambda axes: split(axes, labels, shares), title, _high(len(rows))))
     if any(loss_curve(drawn_run.run) for drawn_run in runs if drawn_run.first):
-        found.append(_save(to / "loss.png", lambda axes: losses(axes, runs), title))
+        found.append(save(to / "loss.png", lambda axes: losses(axes, runs), title))
     return found
 
 
@@ -49,12 +49,12 @@ def run_pictures(runs: Sequence[Stored], to: Path) -> list[Path]:
     """Draw the pictures of some runs; return their files."""
     records = [record for _, record in runs]
     names, drawn = run_names(records), drawn_runs(runs)
-    title = _plain(", ".join(dict.fromkeys(task_name(record.task) for record in records)))
+    title = plain(", ".join(dict.fromkeys(task_name(record.task) for record in records)))
     parts = [parts_ms(record) for record in records]
     shares = [[100 * ms / (sum(row.values()) or 1.0) for ms in row.values()] for row in parts]
-    found = [_save(to / "split.png", lambda axes: split(axes, names, shares), title, _high(len(names)))]
+    found = [save(to / "split.png", lambda axes: split(axes, names, shares), title, _high(len(names)))]
     if any(loss_curve(run.run) for run in drawn):
-        found.append(_save(to / "loss.png", lambda axes: losses(axes, drawn), title))
+        found.append(save(to / "loss.png", lambda axes: losses(axes, drawn), title))
     return found
 
 
@@ -62,7 +62,8 @@ def _high(rows: int) -> float:
     return 1.6 + 0.36 * rows
 
 
-def _save(path: Path, draw: Callable[[Axes], None], title: str, height: float = 4.2) -> Path:
+def save(path: Path, draw: Callable[[Axes], None], title: str, height: float = 4.2) -> Path:
+    """Draw one picture and keep it."""
     figure = Figure(figsize=(6.4, height), layout="constrained")
     axes = figure.subplots()
     for side in ("top", "right"):
@@ -115,7 +116,7 @@ def split(axes: Axes, labels: Sequence[str], shares: Sequence[Sequence[float]]) 
         widths = [row[number] for row in shares]
         axes.barh(range(len(labels)), widths, left=left, height=0.7, color=LIGHT[part], label=part)
         left = [a + b for a, b in zip(left, widths, strict=True)]
-    axes.set_yticks(range(len(labels)), [_plain(label) for label in labels])
+    axes.set_yticks(range(len(labels)), [plain(label) for label in labels])
     axes.set(xlabel="percent of a step's time", xlim=(0, 100))
     axes.invert_yaxis()
     axes.figure.legend(frameon=False, ncols=4, loc="outside lower center")
@@ -131,7 +132,7 @@ def losses(axes: Axes, runs: Sequence[Drawn]) -> None:
                 curve.loss,
                 style,
                 color=_colour(drawn.engine),
-                label=_plain(drawn.name),
+                label=plain(drawn.name),
                 linewidth=max(1.2, 3 - 0.5 * drawn.order),
             )
     axes.set(xlabel="step", ylabel="training loss")
@@ -150,7 +151,7 @@ def _points(axes: Axes, curve: Curve, value: Callable[[Row], Interval | None], f
         linestyle=DASHES[curve.style % len(DASHES)],
         marker=marker,
         capsize=3,
-        label=_plain(curve.name),
+        label=plain(curve.name),
     )
     shared = [(row.cell.size, factor * i.value) for row, i in found if row.oversubscribed]
     if shared:
@@ -174,6 +175,6 @@ def _colour(engine: str) -> str:
     return LIGHT[engine_colour(engine)[1:]]
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Escape what matplotlib would set as a formula."""
     return text.replace("$", r"\$")

@@ -32,7 +32,7 @@ BOUND = 1 - 1e-9
 
 
 NUMBER = re.compile(
-    r"–|full|as is|×\d+|-?[\d,]+(\.\d+)?"
+    r"–|full|as is|×\d+|(≤ )?[-+±]?[\d,]+(\.\d+)?(\+\d+|\*|†| of [\d,]+)?"
     r"(×|²| (%|[µm]?s|min|min \d+ s|h \d+ min|[kMGT]?B|J))?"
     r"( \(.+\))?"
 )
@@ -93,7 +93,7 @@ def numbers_table(record: SweepRecord) -> Grid:
     """Make the table of a sweep as plain numbers in full precision, with the units in the headings."""
     rows = [_numbers(row) for row in record.rows]
     headings = list(rows[0]) if rows else []
-    return Grid(headings, [[_plain(value) for value in row.values()] for row in rows])
+    return Grid(headings, [[plain_text(value) for value in row.values()] for row in rows])
 
 
 def _numbers(row: Row) -> dict[str, object]:
@@ -145,7 +145,8 @@ def _bounds(name: str, interval: Interval | None) -> dict[str, object]:
     return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
-def _plain(value: object) -> str:
+def plain_text(value: object) -> str:
+    """Write a value for a spreadsheet: numbers in full, nothing where there is none."""
     if value is None:
         return ""
     if isinstance(value, bool):

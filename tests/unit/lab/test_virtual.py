@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from manyhands import RunRecord
 from manyhands.comm.sim import Instant, Machine
 from manyhands.errors import Diverged, UserError
-from manyhands.lab import virtual_clock, virtual_courses, virtual_delayed
+from manyhands.lab import virtual, virtual_clock, virtual_courses, virtual_delayed
 from manyhands.lab.sim_events import Scene, simulate_steps
 from manyhands.lab.virtual import train_virtually
 from manyhands.model.machine import machine_of
@@ -114,7 +114,7 @@ def test_stacks_give_the_strategy_too(
         ("dropout", "local-sgd:period=3", {}),
         ("batchnorm", "allreduce", {"batch_size": 30}),
         ("mlp", "compressed:codec=topk", {}),
-        ("mlp", "async-server", {}),
+        ("mlp", "async-server", {"eval_every": 9}),  # evaluations of a run's own make workers meet
     ],
 )
 def test_what_is_not_batched_runs_the_strategys_own_code(
@@ -131,24 +131,6 @@ def test_one_worker_stands_for_all_of_an_exact_strategy(task: str, tmp_path: Pat
     assert found.method == "one-worker"
 
 
-def test_exact_gives_the_bits_of_a_real_run(tmp_path: Path, train: Train, tiny: Tiny) -> None:
-    same = {**STEPS, "exact": True}
-    real = train(tiny("mlp"), engine="mpi", workers=2, **same)
-    found = train_virtually(tiny("mlp"), 2, machine=Instant(), **same)
-    assert found.weights_sha256 == real.weights_sha256
-    assert found.step_loss == _losses(tmp_path / real.id)
-    assert (found.test_loss, found.test_accuracy) == (real.test_loss, real.test_accuracy)
-
-
-def test_a_real_asynchronous_run_is_replayed(tmp_path: Path, train: Train, tiny: Tiny) -> None:
-    options: dict[str, Any] = {"steps": 12, "batch_size": 10}
-    real = train(tiny("mlp"), engine="threads", workers=3, sync="async-server", **options)
-    replay = f"async-server:replay={tmp_path / real.id}"
-    found = train_virtually(tiny("mlp"), 3, sync=replay, machine=Steady({0: 7.0}), out=tmp_path / "again", **options)
-    assert found.weights_sha256 == real.weights_sha256
-    assert read_events(str(tmp_path / "again"), 0) == read_events(str(tmp_path / real.id), 0)
-
-
 def test_the_virtual_clocks_order_the_events(tmp_path: Path, tiny: Tiny) -> None:
     """The workers meet after their first step; then two make all four steps while the third makes a little over one."""
     machine = Steady({2: 3.0, 3: 0.0}, unit_s=1e-3)  # rank 3 is the server
@@ -163,14 +145,19 @@ def test_the_virtual_clocks_order_the_events(tmp_path: Path, tiny: Tiny) -> None
 
 
 @pytest.mark.parametrize(("sync", "every"), [("allreduce", 1), ("local-sgd:period=4", 4), ("average-epoch", 10)])
-def test_steps_end_with_the_slowest_worker(sync: str, every: int, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_end_with_the_slowest_worker(sync: str, every: int, tiny: Tiny) -> None:
     found = train_virtually(tiny("mlp"), 3, sync=sync, machine=Steady({1: 2.0}), steps=12, batch_size=10)
-    ends = [2.0 * step + 0.25 * (step // every) for step in range(1, 61)]
-    assert found.step_end_s == pytest.approx(ends[:12])
-    assert [point.time_s for point in found.points] == pytest.approx([ends[9], ends[11]])
+    ends = [2.0 * step + 0.25 * (step // every + step // 10) for step in range(1, 13)]  # workers meet after an epoch
+    assert found.step_end_s == pytest.approx(ends)
+    assert [point.time_s for point in found.points] == pytest.approx([ends[point.step - 1] for point in found.points])
     assert found.time_s == pytest.approx(ends[11])
-    monkeypatch.setattr(virtual_clock, "ENOUGH", 1)  # a few are played, the rest is drawn from them
-    scene = Scene(sync, 3, OUTLINE, steps_per_epoch=10)
+
+
+@pytest.mark.parametrize(("sync", "every"), [("allreduce", 1), ("local-sgd:period=4", 4), ("average-epoch", 10)])
+def test_of_a_long_run_whole_cycles_are_drawn(sync: str, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(virtual_clock, "ENOUGH", 1)
+    scene = Scene(sync, 3, OUTLINE, steps_per_epoch=10 if every == 10 else 1000)
+    ends = [2.0 * step + 0.25 * (step // every + (step // 10 if every == 10 else 0)) for step in range(1, 61)]
     assert virtual_clock.step_ends(scene, Steady({1: 2.0}), 60, seed=0) == pytest.approx(ends)
 
 
@@ -179,11 +166,12 @@ def test_points_are_what_a_shorter_run_would_end_with(sync: str, tmp_path: Path,
     options: dict[str, Any] = {"batch_size": 10, "dtype": "float64"}
     found = train_virtually(tiny("mlp"), 2, sync=sync, machine=Instant(), epochs=2, **options)
     shorter = train(tiny("mlp"), engine="sim", workers=2, sync=sync, epochs=1, **options)
-    first, last = found.points
-    assert (first.step, first.epoch, last.step, last.epoch) == (10, 1.0, 20, 2.0)
-    assert first.accuracy == shorter.test_accuracy
-    assert first.loss == pytest.approx(shorter.train_loss[0])
-    assert last.accuracy == found.test_accuracy
+    (middle,) = [point for point in found.points if point.step == 10]
+    assert (middle.epoch, found.points[-1].step, found.points[-1].epoch) == (1.0, 20, 2.0)
+    assert (middle.accuracy, middle.test_loss) == (shorter.test_accuracy, pytest.approx(shorter.test_loss))
+    before, last = found.points[-2:]
+    assert (before.step, last.accuracy) == (18, found.test_accuracy)
+    assert last.loss == pytest.approx((10 * found.step_loss[18] + 7 * found.step_loss[19]) / 17)  # 97 samples
 
 
 def test_the_first_point_with_an_accuracy_tells_its_time(tiny: Tiny) -> None:
@@ -204,6 +192,16 @@ def test_as_many_nodes_as_samples(tiny: Tiny) -> None:
     assert (pulses[-1].step, pulses[-1].accuracy) == (20, found.test_accuracy)
 
 
+@pytest.mark.parametrize(("sync", "steps"), [("local-sgd:period=1", 3), ("gossip", 1)])
+def test_256_replicas_of_mlp_make_the_steps_of_one(sync: str, steps: int, tmp_path: Path) -> None:
+    """Averaged after every step they are one; and mixing keeps the mean, which is one's after the first step."""
+    options: dict[str, Any] = {"machine": Instant(), "batch_size": 300, "steps": steps, "data": "mnist:test=50"}
+    many = train_virtually("mlp", 256, sync=sync, out=tmp_path / "many", **options)
+    train_virtually("mlp", 256, out=tmp_path / "one", **options)
+    assert (many.method, many.parameters) == ("stacked", 235_146)
+    assert torch.allclose(_weights(tmp_path / "many"), _weights(tmp_path / "one"), rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("nodes", "options", "sentence"),
     [
@@ -219,6 +217,13 @@ def test_a_bad_request_is_one_sentence(nodes: int, options: dict[str, Any], sent
         train_virtually(tiny("mlp"), nodes, machine=Instant(), **options)
 
 
+def test_more_replicas_than_fit_into_memory(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(virtual, "_free_bytes", lambda: 10_000)
+    with pytest.raises(UserError, match=r"50 replicas of .* each do not fit into the 10.0 kB of memory"):
+        train_virtually(tiny("mlp"), 50, sync="local-sgd", machine=Instant())
+    assert train_virtually(tiny("mlp"), 50, machine=Instant(), steps=1).method == "one-worker"
+
+
 @pytest.mark.parametrize("sync", ["allreduce", "local-sgd:period=3"])
 def test_a_run_that_diverges_says_when(sync: str, tiny: Tiny) -> None:
     with pytest.raises(Diverged, match=r"the (test )?loss became (nan|inf) (at|after) step \d+"):
@@ -231,10 +236,3 @@ def test_a_calibrated_machine_takes_the_time_that_a_simulation_predicts(sync: st
     machines = [machine_of(calibration(), "mlp", engine="mpi", cluster=ETHERNET, workers=4, rows_per_worker=8)] * 2
     ends = virtual_clock.step_ends(scene, machines[0], 40, seed=0)
     assert ends[-1] / 40 == pytest.approx(simulate_steps(scene, machines[1], 40).step_s, rel=0.01)
-
-
-def test_asynchronous_workers_update_their_weights_in_their_own_time(tiny: Tiny) -> None:
-    machine = machine_of(calibration(), "mlp", engine="mpi", cluster=ETHERNET, workers=1, rows_per_worker=8, servers=1)
-    found = train_virtually(tiny("mlp"), 1, sync="async-server", machine=machine, steps=8, batch_size=8)
-    compute_s, serial_s = 1.8e-3, 0.25e-3
-    assert found.time_s == pytest.approx(8 * (compute_s + serial_s + machine.step_s(1)), rel=0.1)

@@ -46,7 +46,7 @@ def call_times(model: CommModel, ranks: Sequence[int] = (2,), spread: float = 0.
     for p in ranks:
         found += [point(call, p, n, cost_s(model, call, p, n, LINK, GAMMA)) for call in CALLS for n in SIZES]
         found.append(point("barrier", p, 0, cost_s(model, "barrier", p, 0, LINK, GAMMA)))
-        found.append(point("stream", p, 0, LINK.alpha_s + 7 * LINK.overhead_s))
+        found += [point("stream", p, n, LINK.message_s(n) + 7 * LINK.busy_s(n)) for n in SIZES]
     return found
 
 
@@ -81,6 +81,7 @@ def calibration(
             compute_factor=factor,
             serial_factor=factor,
             times=row_times(rows, compute, factor=factor),
+            silent=row_times(rows, compute, factor=factor),
         )
         for engine in engines
         for rows in ROWS
@@ -94,6 +95,7 @@ def calibration(
         batch_size=16,
         made=MADE,
         points=[row_times(rows, compute) for rows in ROWS],
+        touch_ms=[1e3 * WEIGHT_BYTES * GAMMA],
     )
     return Calibration(
         machine="nowhere, none, 2 cores",

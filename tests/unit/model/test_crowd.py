@@ -125,3 +125,29 @@ def test_the_spread_of_runs_is_that_of_blocks_which_were_made_together() -> None
     known = known.model_copy(update={"tasks": {"mlp": costs}, "contention": []})
     assert run_spread(known, "mlp", "mpi", 1) == pytest.approx(np.std([1.0, 1.1] * 4, ddof=1) / 1.05)
     assert run_spread(calibration(), "mlp", "mpi", 1) == pytest.approx(0, abs=1e-12)
+
+
+def test_threads_wait_for_a_lock_the_longer_the_more_there_are() -> None:
+    """At best they wait in turn, so 1 + 7 × the excess of two; at worst every pair of them adds to it, of 28 pairs."""
+    low, value, high = contention(calibration(factor=1.5), "mlp", "threads", 8, 8)
+    assert (low, high) == pytest.approx((1 + 7 * 0.5, 1 + 28 * 0.5))
+    assert value == pytest.approx((low * high) ** 0.5)
+
+
+def test_what_follows_an_exchange_does_not_grow_with_the_workers() -> None:
+    """Steps are slower than alone only because of the exchange before them: more workers do not make it worse."""
+    cold = calibration(factor=1.5)
+    alone = {point.rows: point for point in cold.tasks["mlp"].points}
+    quiet = [each.model_copy(update={"silent": alone[each.rows]}) for each in cold.contention]
+    found = contention(cold.model_copy(update={"contention": quiet}), "mlp", "mpi", 8, 16)
+    assert found == pytest.approx((1.5, 1.5, 1.5))
+
+
+def test_a_step_without_an_exchange_before_it_is_a_silent_one() -> None:
+    cold = calibration(factor=1.5)
+    alone = {point.rows: point for point in cold.tasks["mlp"].points}
+    quiet = [each.model_copy(update={"silent": alone[each.rows]}) for each in cold.contention]
+    made = cold.model_copy(update={"contention": quiet})
+    every, fourth = (step_times(made, "mlp", "mpi", 8, 2, period=period).quiet_s for period in (1, 4))
+    once = step_times(made, "mlp", "mpi", 8, 1).quiet_s
+    assert (every, fourth) == pytest.approx((1.5 * once, (1 + 0.5 / 4) * once))

@@ -6,14 +6,12 @@ All looking is done by one fixture, which is done with the browser before the fi
 import csv
 import io
 import re
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import PHONE, PLOTS, SHOWN, TABLES, Look, browsing, look
 from stored import stored_run, stored_sweep
 
 from manyhands.record import SweepRecord
@@ -23,72 +21,9 @@ from manyhands.report.pages import sweep_page
 from manyhands.report.runs import runs_page
 from manyhands.report.tables import as_csv, numbers_table, scaling_table
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True, "device_scale_factor": 3}
-
-PLOTS = """() => [...document.querySelectorAll(".plot")].map(place => {
-    const drawing = place.querySelector("svg.main-svg");
-    const box = drawing ? drawing.getBoundingClientRect() : {width: 0, height: 0};
-    const marks = place.querySelectorAll(".scatterlayer .trace, .barlayer .trace").length;
-    return {id: place.id, drawn: place.classList.contains("js-plotly-plot"), marks, width: box.width,
-            height: box.height, data: (place.data || []).map(({name, x, y, visible}) => ({name, x, y, visible}))};
-})"""
-
-TABLES = """() => {
-    const texts = row => [...row.cells].map(cell => cell.innerText.replace(/\\s+/g, " ").trim());
-    return Object.fromEntries([...document.querySelectorAll("table")].map(table => [table.caption.innerText,
-        {headings: texts(table.tHead.rows[0]), rows: [...table.tBodies[0].rows].map(texts)}]));
-}"""
-
-TOO_FAINT = """() => {
-    const luminance = ([r, g, b]) => [r, g, b].map(c => c / 255)
-        .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-    const parse = text => text.match(/[\\d.]+/g).map(Number);
-    const behind = element => {
-        for (let at = element; at; at = at.parentElement) {
-            const colour = parse(getComputedStyle(at).backgroundColor);
-            if (colour.length === 3 || colour[3] === 1) return colour;
-        }
-        return [255, 255, 255];
-    };
-    const found = [];
-    for (const element of document.querySelectorAll("body *:not(script):not(style):not(noscript)")) {
-        const text = [...element.childNodes].filter(n => n.nodeType === 3).map(n => n.textContent.trim()).join("");
-        const shown = element.checkVisibility({visibilityProperty: true});
-        if (!text || !shown || element.classList.contains("bartext")) continue;
-        const style = getComputedStyle(element);
-        const colour = parse(element.closest("svg") ? style.fill : style.color);
-        const [a, b] = [luminance(colour), luminance(behind(element))];
-        const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-        if (ratio < 4.5) found.push(`${text.slice(0, 30)}: ${ratio.toFixed(2)}`);
-    }
-    return found;
-}"""
-
-WIDE = """() => ({page: document.documentElement.scrollWidth, window: document.documentElement.clientWidth,
-    out: [...document.querySelectorAll("body *")].filter(e => !e.closest(".scroll, pre, nav, .skip, svg"))
-        .filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
-        .map(e => `${e.tagName} ${e.className}`)})"""
-
-SHOWN = """query => [...document.querySelectorAll(query)].filter(e => e.checkVisibility())
-    .map(e => e.outerHTML.slice(0, 80))"""
-
 COLOURS = """() => ({page: getComputedStyle(document.body).backgroundColor, text: getComputedStyle(document.body).color,
     plot: document.querySelector(".plot text").style.fill,
     line: document.querySelector("#plot-speed-up").data[1].line.color})"""
-
-
-@dataclass
-class Look:
-    """What was seen of a page in one way of looking at it."""
-
-    plots: list[dict[str, Any]]
-    wide: dict[str, Any]
-    too_faint: list[str]
-    colours: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -115,17 +50,6 @@ class Seen:
     requests: list[str]
 
 
-@contextmanager
-def _browser() -> Iterator[Any]:
-    executable = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    if executable is None:
-        pytest.skip(f"no browser is installed: none of {', '.join(BROWSERS)}")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """Look at a sweep's page and a page of runs in every way, and close the browser."""
@@ -134,40 +58,26 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     runs = [stored_run(folder / "a", engine="serial", workers=1), stored_run(folder / "b", host="<i>there</i>")]
     texts = [render(sweep_page(sweep, sweep.read())), render(runs_page(read_runs(runs)))]
     pages = write_texts(folder, {"sweep.html": texts[0], "runs.html": texts[1]})
-    trouble: list[str] = []
-    requests: list[str] = []
 
-    with _browser() as browser:
-
-        def open_page(file: Path, **options: Any) -> Any:
-            page = browser.new_context(offline=True, **options).new_page()
-            page.on("console", lambda message: trouble.append(f"{message.type}: {message.text}"))
-            page.on("pageerror", lambda error: trouble.append(str(error)))
-            page.on("request", lambda request: requests.append(request.url))
-            page.add_init_script(
-                "window.copied = []; Object.defineProperty(navigator, 'clipboard',"
-                "{value: {writeText: async text => window.copied.push(text)}})"
-            )
-            page.goto(file.as_uri())
-            return page
-
-        page = open_page(pages[0], viewport={"width": 1280, "height": 900}, color_scheme="light")
-        found: dict[str, Any] = {"light": _look(page), "tables": page.evaluate(TABLES), "text": page.inner_text("body")}
+    with browsing() as browser:
+        page = browser.open(pages[0], viewport={"width": 1280, "height": 900}, color_scheme="light")
+        found: dict[str, Any] = {
+            "light": look(page, COLOURS),
+            "tables": page.evaluate(TABLES),
+            "text": page.inner_text("body"),
+        }
         found |= _used(page)
         page.emulate_media(color_scheme="dark")
-        found["dark"] = _look(page)
+        found["dark"] = look(page, COLOURS)
         page.emulate_media(color_scheme="dark", media="print")
-        found |= {"print": _look(page), "controls_in_print": page.evaluate(SHOWN, "button[data-copy], .controls, nav")}
+        found |= {
+            "print": look(page, COLOURS),
+            "controls_in_print": page.evaluate(SHOWN, "button[data-copy], .controls, nav"),
+        }
         found["pdf"] = page.pdf(format="A4")
-        found["phone"] = _look(open_page(pages[0], color_scheme="dark", **PHONE))
-        found["of_runs"] = _look(open_page(pages[1], color_scheme="light", **PHONE), coloured=False)
-    return Seen(record=sweep.read(), trouble=trouble, requests=requests, **found)
-
-
-def _look(page: Any, coloured: bool = True) -> Look:
-    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-    colours = page.evaluate(COLOURS) if coloured else {}
-    return Look(page.evaluate(PLOTS), page.evaluate(WIDE), page.evaluate(TOO_FAINT), colours)
+        found["phone"] = look(browser.open(pages[0], color_scheme="dark", **PHONE), COLOURS)
+        found["of_runs"] = look(browser.open(pages[1], color_scheme="light", **PHONE))
+    return Seen(record=sweep.read(), trouble=browser.trouble, requests=browser.requests, **found)
 
 
 def _used(page: Any) -> dict[str, Any]:

@@ -1,15 +1,14 @@
 """Figures show the record's numbers, in colours that stay the same, as plotly accepts them."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import plotly.graph_objects as go
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import made_up_cells, made_up_sweep
+from reading import drawn
 from stored import stored_run, stored_sweep
 
 from manyhands.record import Kind, Row, SweepRecord
@@ -27,33 +26,6 @@ def _named(record: SweepRecord) -> dict[str, Figure]:
     return {figure.id: figure for figure in sweep_figures(record)}
 
 
-def _drawn(figure: Figure, number: int = 0) -> dict[str, Any]:
-    """Return a figure as the page draws it: with one of its views, in colours."""
-    found = json.loads(json.dumps(asdict(figure)))
-    if figure.views:
-        view = found["views"][number]
-        found["data"] = view["data"] or found["data"]
-        for name, values in view["traces"].items():
-            for trace, value in zip(found["data"], values, strict=True):
-                trace[name] = value
-        for path, value in view["layout"].items():
-            *keys, last = path.split(".")
-            at = found["layout"]
-            for key in keys:
-                at = at.setdefault(key, {})
-            at[last] = value
-    return _painted({"data": found["data"], "layout": found["layout"]})  # type: ignore[no-any-return]
-
-
-def _painted(thing: Any) -> Any:
-    """Put colours in the place of their names, as the page does."""
-    if isinstance(thing, dict):
-        return {key: _painted(value) for key, value in thing.items()}
-    if isinstance(thing, list):
-        return [_painted(value) for value in thing]
-    return DARK.get(thing[1:], thing) if isinstance(thing, str) and thing.startswith("@") else thing
-
-
 @pytest.mark.parametrize("kind", ["strong", "weak"])
 def test_plotly_accepts_every_view(tmp_path: Path, kind: str) -> None:
     sweep = stored_sweep(tmp_path / "sweep", kind=kind, workers=(1, 2, 16), engines=("mpi", "hybrid"), repeats=2)
@@ -68,9 +40,9 @@ def test_plotly_accepts_every_view(tmp_path: Path, kind: str) -> None:
     for figure in figures:
         assert figure is not None
         for number in range(max(1, len(figure.views))):
-            drawn = _drawn(figure, number)
-            assert "@" not in json.dumps(drawn), "all colours are known"
-            go.Figure(drawn)  # refuses names and values that plotly does not know
+            shown = drawn(figure, number)
+            assert "@" not in json.dumps(shown), "all colours are known"
+            go.Figure(shown)  # refuses names and values that plotly does not know
 
 
 def test_speed_up_and_efficiency_show_values_and_intervals() -> None:
@@ -107,7 +79,7 @@ def test_each_view_of_the_speed_up_shows_one_law() -> None:
     figure = _named(made_up_sweep())["speed-up"]
     assert [view.label for view in figure.views] == ["USL", "Amdahl", "none"]
     for number, view in enumerate(figure.views):
-        shown = [t["name"] for t in _drawn(figure, number)["data"] if t["visible"]]
+        shown = [t["name"] for t in drawn(figure, number)["data"] if t["visible"]]
         laws = {name.rpartition(", ")[2] for name in shown} - {"ideal", "threads", "mpi"}
         assert laws == ({view.label} if view.label != "none" else set())
 
@@ -122,7 +94,7 @@ def test_laws_begin_at_one_worker_and_stay_below_the_ideal() -> None:
 def test_splits_are_whole_and_in_both_units() -> None:
     record = made_up_sweep()
     figure = _named(record)["split"]
-    percent, millis = (_drawn(figure, number)["data"] for number in (0, 1))
+    percent, millis = (drawn(figure, number)["data"] for number in (0, 1))
     for i, row in enumerate(record.rows):
         assert sum(trace["x"][i] for trace in percent) == pytest.approx(100, abs=0.01)
         for trace in millis:

@@ -4,11 +4,12 @@ import json
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from made_up import made_up_sweep
+from predicted import made_up_simulation, made_up_validation, stored_ledger, stored_simulation
+from reading import EVIL, Reader
 from stored import store, stored_run, stored_sweep
 
 from manyhands import report
@@ -18,42 +19,6 @@ from manyhands.report.html import render
 from manyhands.report.pages import sweep_markdown, sweep_page
 from manyhands.report.tables import as_csv, numbers_table
 from manyhands.report.words import explanation
-
-EVIL = "</script><script>alert('x')</script><img src=x onerror=alert(1)>"
-
-
-class Reader(HTMLParser):
-    """Reads the elements of a page, the texts in them, and what is in its scripts."""
-
-    VOID = ("meta", "link", "br", "input", "img")
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: dict[str, str] = {}
-        self.texts: list[str] = []
-        self._open: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-        assert not self._open, f"left open: {self._open}"
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self._open.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop()[0] == tag, f"</{tag}> closes another element"
-
-    def handle_data(self, data: str) -> None:
-        tag, attributes = self._open[-1] if self._open else ("", {})
-        if tag == "script":
-            self.scripts[attributes.get("id") or f"script {len(self.scripts)}"] = data
-        elif tag != "style":
-            self.texts.append(data)
-
-    def count(self, tag: str) -> int:
-        """Return how many elements of a kind there are."""
-        return sum(name == tag for name, _ in self.elements)
 
 
 def _page(folder: Path, record: SweepRecord) -> tuple[str, Reader]:
@@ -243,16 +208,24 @@ def test_runs_have_a_page_together(tmp_path: Path) -> None:
 def test_drawing_needs_neither_torch_nor_mpi(tmp_path: Path) -> None:
     stored_sweep(tmp_path / "sweep", repeats=1, engines=("mpi",), workers=(1, 2))
     stored_run(tmp_path / "run")
+    stored_simulation(tmp_path / "simulation", made_up_simulation((1, 2)))
+    ledger = stored_ledger(tmp_path, [made_up_validation()])
     program = """if True:
         import sys
         from pathlib import Path
         from manyhands import report
         from manyhands.record import RunDir, SweepDir
+        from manyhands.record.simulation import SimulationDir
+        from manyhands.report.files import page_of, write_pictures
         report.write(SweepDir(Path(sys.argv[1])))
         report.write_runs([RunDir(Path(sys.argv[2]))], Path(sys.argv[2]))
+        for source in (SimulationDir(Path(sys.argv[3])), Path(sys.argv[4])):
+            write_pictures(source)
+            page_of(source)
         print(*(name for name in ("torch", "mpi4py", "scipy", "sklearn", "psutil") if name in sys.modules))
     """
-    command = [sys.executable, "-W", "error", "-c", program, str(tmp_path / "sweep"), str(tmp_path / "run")]
+    stored = [tmp_path / "sweep", tmp_path / "run", tmp_path / "simulation", ledger]
+    command = [sys.executable, "-W", "error", "-c", program, *map(str, stored)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == ""

@@ -6,6 +6,14 @@ import time
 from pathlib import Path
 
 import pytest
+from predicted import (
+    made_up_simulation,
+    made_up_validation,
+    made_up_validations,
+    stored_ledger,
+    stored_simulation,
+    stored_validation,
+)
 from stored import stored_run, stored_sweep
 
 from manyhands.cli.main import main
@@ -74,7 +82,10 @@ def test_sweeps_have_folders_of_their_own_and_runs_come_together(manyhands) -> N
         ("report --out elsewhere", "there are no sweeps under 'elsewhere' yet"),
         ("report nothing", "there is no 'nothing'"),
         ("report last", "there is no 'last'"),
-        ("report .", "'.' is neither a sweep's folder nor a run's"),
+        ("report .", "there is nothing to report in '.': it has no sweep.json, record.json, simulation.json"),
+        ("report validations", "there are no validations here yet; try: manyhands validate mlp --workers 1,2"),
+        ("report simulations/", "there are no simulations here yet; try: manyhands simulate mlp --nodes"),
+        ("report no/validations.jsonl", "there is no 'no/validations.jsonl', and nothing else to report here"),
         ("report --format pdf", "there is no format 'pdf'; choose from: html, markdown, csv, png"),
     ],
 )
@@ -88,7 +99,7 @@ def test_wrong_requests_get_a_sentence(manyhands, line: str, says: str) -> None:
 def test_what_is_damaged_or_unclear_is_said(manyhands) -> None:  # type: ignore[no-untyped-def]
     _small("strong-one")
     _small("strong-two")
-    assert "'strong' fits 2 sweeps and runs" in manyhands("report strong")[2]
+    assert "'strong' fits 2 of what is stored here" in manyhands("report strong")[2]
     assert "did you mean 'strong-one'?" in manyhands("report strng-one")[2]
     Path("scales/strong-one/sweep.json").write_text('{"id": 3}')
     assert "is damaged" in manyhands("report strong-one")[2]
@@ -99,3 +110,55 @@ def test_what_is_damaged_or_unclear_is_said(manyhands) -> None:  # type: ignore[
     status, _, stderr = manyhands("report strong-two --to file")
     assert status == 2
     assert "cannot write a report to 'file'" in stderr
+
+
+def test_validations_are_drawn_from_their_folder_their_file_or_one_by_one(manyhands) -> None:  # type: ignore[no-untyped-def]
+    rows = made_up_validations(tasks=("mlp",))
+    stored_ledger(Path("validations"), rows)
+    stored_validation(Path("validations/20250301-120000-mlp-a1b2"), rows[:2])
+    status, stdout, _ = manyhands("report validations --format png")
+    assert (status, stdout.splitlines()) == (0, ["validations/predicted.png", "validations/errors.png"])
+    everything = manyhands("report validations/validations.jsonl --format csv")[1]
+    assert len(everything.splitlines()) == 1 + len(rows)
+    for one in ("mlp-a1b2", "validations/20250301-120000-mlp-a1b2/validation.json"):
+        assert len(manyhands(f"report {one} --format csv")[1].splitlines()) == 1 + 2
+
+
+def test_simulations_are_drawn_by_id_or_the_newest_of_a_folder(manyhands) -> None:  # type: ignore[no-untyped-def]
+    for name, nodes in (("20250301-120000-cnn-a1b2", (1, 2)), ("20250302-120000-cnn-c3d4", (1, 2, 4))):
+        stored_simulation(Path("simulations", name), made_up_simulation(nodes, ("allreduce",)))
+    assert len(manyhands("report a1b2 --format csv")[1].splitlines()) == 1 + 2
+    status, stdout, stderr = manyhands("report simulations --format csv")
+    assert (status, len(stdout.splitlines())) == (0, 1 + 3)
+    assert "the newest of 2 simulations in 'simulations'" in stderr
+    assert "did you mean '20250301-120000-cnn-a1b2'?" in manyhands("report 20250301-120000-cnn-a1bb")[2]
+    several = manyhands("report a1b2 c3d4 --format markdown --to both")[1].splitlines()
+    assert several == [f"both/{name}/report.md" for name in ("20250301-120000-cnn-a1b2", "20250302-120000-cnn-c3d4")]
+
+
+def test_one_folder_may_hold_everything(manyhands) -> None:  # type: ignore[no-untyped-def]
+    stored_sweep(Path("all/sweep"), repeats=1, engines=("mpi",), workers=(1, 2))
+    stored_run(Path("all/run"))
+    stored_simulation(Path("all/simulation"), made_up_simulation((1, 2)))
+    stored_validation(Path("all/validation"), [made_up_validation()])
+    assert manyhands("report all --format csv")[1].startswith("sync,nodes,"), "there is no ledger yet"
+    stored_ledger(Path("all"), [made_up_validation()])
+    assert manyhands("report all --format csv")[1].startswith("id,task,")
+    files = manyhands("report sweep run simulation validation --out all --format csv --to each")[1].splitlines()
+    assert files == [f"each/{name}/report.csv" for name in ("sweep", "simulation", "validation", "run")]
+
+
+def test_what_is_damaged_or_empty_of_predictions_is_said(manyhands) -> None:  # type: ignore[no-untyped-def]
+    stored_validation(Path("validations/stopped"), [], status="interrupted")
+    assert "has no validations.jsonl: no validation was completed yet" in manyhands("report validations")[2]
+    ledger = stored_ledger(Path("validations"), [])
+    assert "is empty: no validation was completed yet" in manyhands("report validations")[2]
+    ledger.write_text("what?\n")
+    assert "is damaged: line 1 is not a validation" in manyhands("report validations")[2]
+    (stored_simulation(Path("simulations/s"), made_up_simulation((1,)))).record.write_text("{")
+    Path("validations/stopped/validation.json").write_bytes(b"\xff")
+    for name in ("simulations/s", "stopped"):
+        status, stdout, stderr = manyhands(f"report {name}")
+        assert (status, stdout) == (2, "")
+        assert "is damaged" in stderr
+        assert len(stderr.splitlines()) == 1

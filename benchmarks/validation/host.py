@@ -1,0 +1,186 @@
+"""Hold predictions for up to all cores of one host against runs; only two workers were calibrated.
+
+Usage: python benchmarks/validation/host.py --out DIR [--workers 2,4,8,16] [--tasks mlp,cnn] [--engines threads,mpi]
+       [--rounds 3] [--runs 2]
+
+It does what `manyhands validate` does, with fewer starts of Python: a run of threads is a fork of this process, and one
+world of MPI ranks makes several runs. DIR gets the calibration, the predictions (before the first run), every run's
+figures and the ledger, which `manyhands report` draws. The README beside this file says what came out.
+"""
+
+import argparse
+import json
+import multiprocessing
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from manyhands import facts, train
+from manyhands.lab.calibrate import calibrate
+from manyhands.lab.measure import figures
+from manyhands.lab.simulate import simulate
+from manyhands.lab.validate import LEDGER, Case, compared
+from manyhands.launch.environment import outer_world
+from manyhands.launch.starters import find_mpiexec
+from manyhands.record import Measure
+
+TASKS = "mlp,cnn,softmax"
+SYNCS = ("allreduce", "reduce-broadcast", "parameter-server", "local-sgd:period=8")
+BATCHES = {"mlp": 256, "cnn": 256}
+"""Global batches large enough for sixteen workers; of the others, the task's own."""
+RUN_S, STEPS = 0.8, (24, 1000)
+"""How long the steps of a run should take, and the fewest and most of them."""
+TIMEOUT_S = 240.0
+FORKS = multiprocessing.get_context("forkserver")
+"""Forks of a process that has imported everything and started no thread yet."""
+
+
+def main() -> None:
+    """Calibrate, predict, run, compare."""
+    if outer_world() is not None:
+        run_in_world(Path(sys.argv[1]))
+        return
+    asked = read_arguments()
+    FORKS.set_forkserver_preload(["manyhands.run", "manyhands.lab.simulate", "manyhands.lab.validate"])
+    out: Path = asked.out
+    out.mkdir(parents=True, exist_ok=True)
+    say = lambda *words: print(f"{time.strftime('%H:%M:%S')}", *words, file=sys.stderr, flush=True)  # noqa: E731
+    tasks, engines = asked.tasks.split(","), asked.engines.split(",")
+    kept = out / "calibration.json"
+    if not kept.exists():
+        calibrate(tasks, path=kept, engines=engines, ranks=2, budget_s=asked.budget, say=say)
+        say("calibrated")
+    cases = [case for engine in engines for task in tasks for case in predicted(task, engine, asked.workers, kept, out)]
+    say(f"predicted {len(cases)} cases")
+    runs: list[Measure] = []
+    for turn in range(asked.rounds):
+        for found in one_round(cases, turn, asked.runs, say):
+            runs.append(found)
+            with open(out / "runs.jsonl", "a") as file:
+                file.write(found.model_dump_json() + "\n")
+    write_ledger(out, cases, runs)
+
+
+def read_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--workers", default="2,4,8,16")
+    parser.add_argument("--tasks", default=TASKS)
+    parser.add_argument("--engines", default="threads,mpi")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=2, help="of each case in a round, and in one world of MPI ranks")
+    parser.add_argument("--budget", type=float, default=90.0)
+    return parser.parse_args()
+
+
+def predicted(task: str, engine: str, workers: str, calibration: Path, out: Path) -> list[Case]:
+    """Predict a task with every strategy and number of workers, and write it down."""
+    found = simulate(
+        task, workers=workers, syncs=SYNCS, engine=engine, calibration=calibration, batch_size=BATCHES.get(task)
+    )
+    (out / f"prediction-{engine}-{task}.json").write_text(found.model_dump_json(indent=1) + "\n")
+    with_cores = [row for row in found.rows if row.workers + row.servers <= facts.cores()]
+    return [Case(engine, row, found, steps_of(row.step_ms.value)) for row in with_cores]
+
+
+def steps_of(step_ms: float) -> int:
+    """Return the steps of a run."""
+    return round(min(max(RUN_S * 1e3 / step_ms, STEPS[0]), STEPS[1]))
+
+
+def name(case: Case) -> str:
+    """Tell a case from all others."""
+    return f"{case.predicted.task} {case.key}"
+
+
+def one_round(cases: list[Case], turn: int, runs: int, say: Callable[..., None]) -> Iterator[Measure]:
+    """Run every case: threads one by one, MPI world by world; every other round the other way round."""
+    order = cases if turn % 2 == 0 else cases[::-1]
+    for case in [case for case in order if case.engine == "threads"] * runs:
+        found = run_forked(case)
+        say(turn, name(case), found.failed or f"{found.step_ms:.3f} ms, predicted {case.row.step_ms.value:.3f}")
+        yield found
+    sizes = dict.fromkeys(case.row.workers + case.row.servers for case in order if case.engine == "mpi")
+    for size in sizes:
+        own = [case for case in order if case.engine == "mpi" and case.row.workers + case.row.servers == size]
+        predictions = {name(case): case.row.step_ms.value for case in own}
+        for found in run_world(own * runs, size):
+            say(turn, found.cell, found.failed or f"{found.step_ms:.3f} ms, predicted {predictions[found.cell]:.3f}")
+            yield found
+
+
+def run(task: str, options: dict[str, Any], cell: str) -> Measure:
+    """Train once in this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        return figures(train(task, out=folder, **options)).model_copy(update={"cell": cell})
+
+
+def run_forked(case: Case) -> Measure:
+    """Train in a process of its own, which need not import anything."""
+    here, there = FORKS.Pipe(duplex=False)
+    child = FORKS.Process(target=run_and_tell, args=(there, case.predicted.task, case.options, name(case)))
+    child.start()
+    there.close()
+    try:
+        return Measure.model_validate_json(here.recv()) if here.poll(TIMEOUT_S) else failed(case, "took too long")
+    except EOFError:
+        return failed(case, "ended without a word")
+    finally:
+        child.kill()
+        child.join()
+
+
+def run_and_tell(there: Connection, task: str, options: dict[str, Any], cell: str) -> None:
+    """Train, and send what came out."""
+    there.send(run(task, options, cell).model_dump_json())
+
+
+def failed(case: Case, reason: str) -> Measure:
+    """Say that a run came to nothing."""
+    return Measure(cell=name(case), repeat=0, failed=reason)
+
+
+def run_world(cases: list[Case], size: int) -> list[Measure]:
+    """Let so many MPI ranks make these runs one after the other."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cases.json"
+        path.write_text(json.dumps([(case.predicted.task, case.options, name(case)) for case in cases]))
+        command = [*find_mpiexec(), "-n", str(size), sys.executable, __file__, str(path)]
+        try:
+            subprocess.run(command, check=True, timeout=TIMEOUT_S, stdout=subprocess.DEVNULL)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            print(error, file=sys.stderr)
+        done = path.with_suffix(".done")
+        lines = done.read_text().splitlines() if done.exists() else []
+        found = [Measure.model_validate_json(line) for line in lines]
+        return found + [failed(case, "its world of MPI ranks ended early") for case in cases[len(found) :]]
+
+
+def run_in_world(path: Path) -> None:
+    """Be a rank: take part in every run of a file; rank 0 writes down what came out."""
+    outer = outer_world()
+    for task, options, cell in json.loads(path.read_text()):
+        found = run(task, options, cell)
+        if outer is not None and outer.rank == 0:
+            with open(path.with_suffix(".done"), "a") as file:
+                file.write(found.model_dump_json() + "\n")
+
+
+def write_ledger(out: Path, cases: list[Case], runs: list[Measure]) -> None:
+    """Write each case's line, and say how good the predictions were."""
+    rows = []
+    for case in cases:
+        own = [found for found in runs if found.cell == name(case)]
+        if any(not found.failed for found in own):
+            rows.append(compared(out.name, case, own))
+    (out / LEDGER).write_text("".join(f"{row.model_dump_json()}\n" for row in rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""`manyhands advise`: how to reach an accuracy soonest, what it costs, why, and what to type."""
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from manyhands.cli.calibrate import CALIBRATION_OPTION
+from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, default_is
+from manyhands.cli.show import people, print_json, results
+from manyhands.errors import check
+from manyhands.record.advice import AdviceRecord, AdviceRow
+from manyhands.record.texts import duration, figure, with_bounds, workers_name
+
+if TYPE_CHECKING:
+    from manyhands.lab.advise import AdvicePulse
+
+OUT = Path("advice")
+WIDE = 200
+"""Columns of a table that goes to a file."""
+LINE_S = 10.0
+"""Seconds between two lines about progress, where there is no terminal."""
+
+
+def advise(
+    task: TASK_ARGUMENT = "",
+    target_accuracy: Annotated[
+        float | None, typer.Option(help="Share of the test samples to get right: 0.98.", show_default=False)
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            help="Where it shall run: a FILE.toml, or ethernet-1g, ethernet-10g, infiniband or nvlink."
+            f"{default_is('this host')}",
+            show_default=False,
+        ),
+    ] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(help="The most that the training may cost on the cluster.", show_default=False)
+    ] = None,
+    max_workers: Annotated[
+        int,
+        typer.Option(
+            help=f"The most workers to use.{default_is('the cores of this host, or 1,024 on a cluster')}",
+            show_default=False,
+        ),
+    ] = 0,
+    engines: Annotated[
+        str,
+        typer.Option(
+            help=f"Engines to choose from.{default_is('those that were calibrated; mpi on a cluster')}",
+            show_default=False,
+        ),
+    ] = "",
+    syncs: Annotated[
+        str,
+        typer.Option(
+            "--syncs",
+            "--sync",
+            help="Strategies to choose from."
+            f"{default_is('all whose answer is that of one worker, and local-sgd:period=8')}",
+            show_default=False,
+        ),
+    ] = "",
+    budget: Annotated[str, typer.Option(help="Time after which no new training begins: 90s, 5m.")] = "5m",
+    max_epochs: Annotated[
+        int,
+        typer.Option(
+            help="Epochs after which one worker that has not reached the accuracy is given up."
+            f"{default_is('5 times the task’s own')}",
+            show_default=False,
+        ),
+    ] = 0,
+    calibration: CALIBRATION_OPTION = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder of all advice.")] = OUT,
+    json: JSON_OPTION = False,
+) -> None:
+    """Say how TASK reaches an accuracy soonest: the best engine, strategy, workers and batch, and what to type.
+
+    One worker is trained until it is there, and the noise of its gradient tells what larger batches need. Steps are
+    predicted from what 'manyhands calibrate' has measured. What seems best is trained too, as n workers would.
+
+    Example: manyhands advise mlp --target-accuracy 0.9 --cluster ethernet-10g
+    """
+    from manyhands.lab.advise import advise as find  # scipy is slow to import, and other commands need none
+    from manyhands.lab.budget import parse_duration
+
+    check(bool(task), "which task? for example: manyhands advise mlp --target-accuracy 0.9")
+    check(target_accuracy is not None, "which accuracy? for example: --target-accuracy 0.9")
+    with _progress() as observe, redirect_stdout(sys.stderr):
+        record = find(
+            task,
+            target_accuracy or 0.0,
+            cluster=cluster,
+            max_cost=max_cost,
+            max_workers=max_workers,
+            engines=engines,
+            syncs=syncs,
+            calibration=calibration,
+            budget_s=parse_duration(budget),
+            max_epochs=max_epochs,
+            out=out,
+            command=shlex.join(["manyhands", *sys.argv[1:]]),
+            observe=observe,
+            say=lambda sentence: _say(f"warning: {sentence}"),
+        )
+    show(record, people if json else results)
+    if record.status == "interrupted":
+        _say("stopped: this is what was known until then")
+    _say(f"kept in {out / record.id}")
+    if json:
+        print_json(record.model_dump_json())
+    if record.status == "interrupted":
+        raise typer.Exit(130)
+
+
+def show(record: AdviceRecord, console: Console) -> None:
+    """Print the best ways, why they are, what would change that, and what it is based on."""
+
+    def tell(text: str = "") -> None:
+        console.print(text, markup=False, soft_wrap=True)
+
+    where = f"on {record.cluster}, from a calibration of {record.machine} ({record.calibrated})"
+    tell(f"{Path(record.task).name} to {100 * record.target_accuracy:g} % {where}: predicted, with 90 % intervals\n")
+    to = console if console.is_terminal else Console(file=console.file, width=WIDE, highlight=False)
+    to.print(_table(record), soft_wrap=False)
+    for i, row in enumerate(record.best, 1):
+        tell(f"\n{i}. {_name(row)}")
+        for reason in row.reasons:
+            tell(f"   {reason}")
+        tell(f"   $ {row.command}")
+    tell(f"\n{record.noise}")
+    for sentence in record.next:
+        tell(sentence)
+    tell(f"\n{record.considered:,} ways were looked at.")
+    for sentence in record.measured:
+        tell(f"  {sentence}")
+    for sentence in record.assumed:
+        tell(f"  assumed: {sentence}")
+
+
+def _table(record: AdviceRecord) -> Table:
+    columns: list[tuple[str, Callable[[AdviceRow], str]]] = [
+        ("engine", lambda row: workers_name(row.engine, row.workers)),
+        ("sync", lambda row: row.sync if row.workers > 1 else "–"),
+        ("batch", lambda row: f"{row.batch_size:,}"),
+        ("steps", lambda row: with_bounds(row.steps, figure)),
+        ("step", lambda row: with_bounds(row.step_ms, lambda ms: duration(ms / 1e3))),
+        ("time to target", lambda row: with_bounds(row.time_s, duration)),
+        ("speed-up", lambda row: with_bounds(row.speed_up, lambda value: f"{figure(value)}×")),
+        ("efficiency", lambda row: with_bounds(row.efficiency, lambda value: f"{figure(100 * value)} %")),
+    ]
+    if record.currency:
+        columns.append((record.currency, lambda row: with_bounds(row.cost, figure) if row.cost else "–"))
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("")
+    for heading, _ in columns:
+        table.add_column(heading, justify="left" if heading in ("engine", "sync") else "right", no_wrap=True)
+    names = [*(f"{i}." for i in range(1, len(record.best) + 1)), "one worker"]
+    for name, row in zip(names, [*record.best, record.alone], strict=True):
+        table.add_row(name, *(escape(cell(row)) for _, cell in columns))
+    return table
+
+
+def _name(row: AdviceRow) -> str:
+    sync = f" {row.sync}" if row.workers > 1 else ""
+    return f"{workers_name(row.engine, row.workers)}{sync}, batch {row.batch_size:,}, learning rate {row.lr:g}"
+
+
+def _say(sentence: str) -> None:
+    people.print(sentence, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _progress() -> "Iterator[Callable[[AdvicePulse], None]]":
+    """Show what is being done: live on a terminal, elsewhere a line now and then."""
+    if not people.is_terminal:
+        import time
+
+        said_s = time.monotonic()
+
+        def tell(pulse: "AdvicePulse") -> None:
+            nonlocal said_s
+            if time.monotonic() - said_s > LINE_S:
+                said_s = time.monotonic()
+                _say(_doing(pulse))
+
+        yield tell
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=people, transient=True) as bars:
+        bar = bars.add_task("starting", total=None)
+        yield lambda pulse: bars.update(bar, description=escape(_doing(pulse)))
+
+
+def _doing(pulse: "AdvicePulse") -> str:
+    accuracy = "" if pulse.accuracy is None else f": accuracy {100 * pulse.accuracy:.2f} %"
+    return f"{pulse.doing}{accuracy}"

@@ -1,0 +1,75 @@
+"""What `manyhands simulate --train` prints: how far each strategy got on so many nodes, and in what time."""
+
+from collections.abc import Callable, Iterator
+
+from manyhands.record.simulation import SimulationRecord, TrainedRow
+from manyhands.record.texts import duration, figure, percent
+from manyhands.record.virtual import Method
+
+Column = tuple[str, Callable[[TrainedRow], str]]
+Bounds = Callable[..., str]
+"""Writes an estimate, given how to write a number."""
+
+HOW: dict[Method, str] = {
+    "one-worker": "one worker on the whole batches, whose answer is that of many",
+    "stacked": "all replicas, batched",
+    "one-by-one": "all replicas, one by one",
+}
+
+
+def trained_columns(record: SimulationRecord, with_bounds: Bounds) -> list[Column]:
+    """Return the columns of the table of trainings, with those that have something to say."""
+    columns: list[Column] = [
+        ("nodes", lambda row: f"{row.nodes:,}"),
+        ("sync", lambda row: row.sync),
+        ("batch", lambda row: f"{row.batch_size:,}"),
+        ("lr", lambda row: f"{row.lr:g}"),
+        ("epochs", lambda row: figure(row.epochs)),
+        ("accuracy", lambda row: _accuracy(row.test_accuracy)),
+        ("loss", lambda row: f"{row.test_loss:.4f}"),
+        ("time", lambda row: with_bounds(row.time_s, duration)),
+    ]
+    if record.target_accuracy is not None:
+        columns.append((f"to {goal(record)}", lambda row: _reached(row, with_bounds)))
+    if any(row.target_cost for row in record.trained):
+        columns.append((record.currency, lambda row: with_bounds(row.target_cost, figure) if row.target_cost else "–"))
+    if any(row.staleness for row in record.trained):
+        columns.append(("staleness", lambda row: _staleness(row)))
+    return [*columns, ("computed", lambda row: row.method), ("took here", lambda row: duration(row.wall_s))]
+
+
+def goal(record: SimulationRecord) -> str:
+    """Write the accuracy that was asked for."""
+    return f"{100 * (record.target_accuracy or 0):g} %"
+
+
+def trained_sentences(record: SimulationRecord, with_bounds: Bounds) -> Iterator[str]:
+    """Say how it was computed, what the times are, and who was first."""
+    for method in HOW:
+        if any(row.method == method for row in record.trained):
+            yield f"{method}: {HOW[method]}"
+    if record.target_accuracy is not None:
+        yield f"times to {goal(record)} are those of the first evaluation that shows it; evaluations take no time"
+    for name, why in record.failed.items():
+        yield f"{name} failed: {why}"
+    there = [row for row in record.trained if row.target_s is not None]
+    if there:
+        first = min(there, key=lambda row: row.target_s.value if row.target_s else 0.0)
+        many = "1 node" if first.nodes == 1 else f"{first.nodes:,} nodes"
+        yield f"{goal(record)} is reached first by {first.sync} on {many}: {_reached(first, with_bounds)}"
+    elif record.target_accuracy is not None and record.trained:
+        best = max(max(point.accuracy for point in row.points) for row in record.trained)
+        yield f"{goal(record)} is reached by none; the best is {_accuracy(best)}: try more --epochs or another --lr"
+
+
+def _reached(row: TrainedRow, with_bounds: Bounds) -> str:
+    return "not reached" if row.target_s is None else with_bounds(row.target_s, duration)
+
+
+def _accuracy(share: float) -> str:
+    return percent(100 * share, 2)
+
+
+def _staleness(row: TrainedRow) -> str:
+    """Write how old gradients were: on average, and at the most."""
+    return f"{row.staleness['mean']:.1f}, max {row.staleness['max']:.0f}" if row.staleness else "–"

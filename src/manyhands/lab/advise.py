@@ -1,0 +1,345 @@
+"""Advise how to reach an accuracy soonest: which engine, strategy, workers and batch, what it costs, and why."""
+
+import contextlib
+import math
+import secrets
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from manyhands import facts
+from manyhands.errors import UserError, check
+from manyhands.lab.advise_asked import (
+    Asked,
+    check_cost,
+    check_target,
+    choose_counts,
+    choose_syncs,
+    make_predictors,
+)
+from manyhands.lab.advise_rank import Book, Way, affordable, confirm, pick, sure, ways
+from manyhands.lab.advise_reasons import explain, next_bottleneck
+from manyhands.lab.advise_search import SERIAL, Candidate, batches, candidates, quotient
+from manyhands.lab.advise_train import SEEDS, Law, Recipe, Trainer, TrainingPulse, known_from
+from manyhands.lab.noise_scale import CriticalBatch, critical_batch, noise_scale
+from manyhands.lab.sim_asked import check_batch, find_cluster
+from manyhands.launch.environment import outer_world
+from manyhands.model.cluster import Cluster
+from manyhands.record import Pulse, write_atomically
+from manyhands.record.advice import AdviceDir, AdviceRecord, AdviceRow, Training
+from manyhands.record.calibration import Calibration, differences
+from manyhands.record.simulation import Estimate
+from manyhands.record.texts import count, figure
+from manyhands.tasks.load import check_not_importing
+
+BUDGET_S = 300.0
+EPOCHS = 5
+"""How many times a task's own epochs it may take to get there."""
+POINTS, SAMPLES = 7, 4096
+"""Points of the training at which the noise is measured, of which the middle one counts; and samples at each."""
+
+
+@dataclass(frozen=True)
+class AdvicePulse:
+    """What is being done."""
+
+    doing: str
+    accuracy: float | None = None
+    """Of a training, the last that was seen."""
+
+
+Observer = Callable[[AdvicePulse], None]
+
+
+def advise(
+    task: str,
+    target_accuracy: float,
+    *,
+    cluster: str | Path | Cluster | None = None,
+    max_cost: float | None = None,
+    max_workers: int = 0,
+    engines: str | Sequence[str] = "",
+    syncs: str | Sequence[str] = "",
+    calibration: Path | Calibration | None = None,
+    budget_s: float = BUDGET_S,
+    max_epochs: int = 0,
+    out: Path | None = None,
+    command: str = "",
+    observe: Observer = lambda pulse: None,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> AdviceRecord:
+    """Find the soonest ways to an accuracy, on this host or a cluster: predicted times, costs, reasons and commands.
+
+    One worker is really trained until it is there, which tells how many steps that takes; the noise of its gradient
+    tells what other batches take, and what seems best is trained too while the budget lasts.
+
+    >>> advise("mlp", 0.9, cluster="ethernet-10g")  # doctest: +SKIP
+    """
+    begun = time.perf_counter()
+    check_not_importing()
+    check(outer_world() is None, "advise trains by itself; run it without mpiexec, srun or torchrun")
+    check_target(target_accuracy)
+    check(budget_s > 0, f"budget must be more than 0 seconds, got {budget_s:g}")
+    check(max_epochs >= 0, f"max-epochs must be at least 1, got {max_epochs}")
+    place, called = find_cluster(cluster)
+    check_cost(max_cost, place)
+    specs, (counts, limit) = choose_syncs(syncs), choose_counts(place, max_workers)
+    predictors = make_predictors(task, engines, calibration, place)
+    first = next(iter(predictors.values()))
+    for sentence in differences(first.calibration, facts.hardware(), facts.versions()):
+        say(sentence)
+    asked = Asked(
+        task=task,
+        target=target_accuracy,
+        predictors=predictors,
+        syncs=specs,
+        counts=counts,
+        limit=limit,
+        batch_size=check_batch(None, None, first.network.config.batch_size, first.network.samples),
+        max_cost=max_cost,
+        max_epochs=max_epochs or EPOCHS * first.network.config.epochs,
+        cluster_name=called,
+        begun_s=begun,
+        until_s=begun + budget_s,
+        command=command,
+    )
+    folder = _open(out, task)
+    try:
+        record = _Adviser(asked, observe).advise(folder.path.name if folder else "")
+    except BaseException:
+        if folder is not None:
+            with contextlib.suppress(OSError):
+                folder.path.rmdir()
+        raise
+    if folder is not None:
+        write_atomically(folder.record, record.model_dump_json(indent=2) + "\n")
+    return record
+
+
+class _Adviser:
+    """Learns how a task trains, and finds what is best."""
+
+    def __init__(self, asked: Asked, observe: Observer) -> None:
+        self._asked, self._observe = asked, observe
+        self._network = asked.predictor.network
+        self._trainer = Trainer(asked.task, self._network.task, asked.target, self._tell)
+
+    def advise(self, folder: str) -> AdviceRecord:
+        """Learn, look at all there is, try what seems best, and say it."""
+        asked = self._asked
+        book = self._learn()
+        sizes = batches(asked.batch_size, book.law.critical, self._network.samples)
+
+        def told(done: int, total: int) -> None:
+            self._observe(AdvicePulse(f"predicting steps, {done} of {total}"))
+
+        found = candidates(asked.predictors, asked.syncs, asked.counts, sizes, told)
+
+        def find() -> list[Way]:
+            return affordable(ways(found, book, asked.cluster), asked.max_cost)
+
+        status: Literal["complete", "interrupted"] = "complete"
+        try:
+            confirm(find, book, self._train_all, lambda: asked.in_time)
+        except KeyboardInterrupt:
+            status = "interrupted"
+        return _record(asked, book, found, status, folder, rows_meet=self._trainer.rows_meet)
+
+    def _learn(self) -> Book:
+        """Train one worker with the task's own settings, and measure the noise of its gradient on the way."""
+        asked, config = self._asked, self._network.config
+        recipe = Recipe("allreduce", 1, asked.batch_size, config.lr, 0.0)
+        most = math.ceil(asked.max_epochs * math.ceil(self._network.samples / asked.batch_size))
+        first = self._trainer.train(recipe, 0, most, asked.until_s)
+        _check_reached(first, asked)
+        noise = self._measure_noise(recipe, first.made)
+        trainings = [first]
+        while asked.in_time and len(trainings) < SEEDS:
+            again = self._trainer.train(recipe, len(trainings), most, asked.until_s)
+            if again.steps is None:
+                break
+            trainings.append(again)
+        root = self._network.task.optimizer not in ("sgd", "momentum")
+        law = Law(asked.batch_size, known_from(trainings), noise, root, config.lr)
+        return Book(law, self._network.samples, trainings)
+
+    def _measure_noise(self, recipe: Recipe, steps: int) -> CriticalBatch:
+        def tell(pulse: Pulse) -> None:
+            self._observe(AdvicePulse(f"measuring the gradient's noise, step {pulse.step:,} of {pulse.steps:,}"))
+
+        options = {**recipe.options(0, steps), "observe": tell}
+        return critical_batch(noise_scale(self._asked.task, points=POINTS, samples=SAMPLES, **options))
+
+    def _train_all(self, recipe: Recipe, most_steps: int) -> list[Training]:
+        """Train with one seed after the other while there is time, and no more where one does not get there."""
+        found: list[Training] = []
+        while len(found) < SEEDS and (not found or (self._asked.in_time and found[-1].steps is not None)):
+            found.append(self._trainer.train(recipe, len(found), most_steps))
+        return found
+
+    def _tell(self, pulse: TrainingPulse) -> None:
+        who = "one worker" if pulse.recipe.workers == 1 else f"{pulse.recipe.workers:,} workers ({pulse.recipe.sync})"
+        doing = f"training {who}, batch {pulse.recipe.batch_size:,}, seed {pulse.seed}, epoch {pulse.epoch:.1f}"
+        self._observe(AdvicePulse(doing, pulse.accuracy))
+
+
+def _check_reached(first: Training, asked: Asked) -> None:
+    if first.steps is not None:
+        return
+    ended = "" if asked.in_time else " and the budget's time"
+    raise UserError(
+        f"one worker with the task's own settings reached {100 * first.accuracy:.1f} % in {figure(first.epochs)} epochs"
+        f"{ended}; no advice can be given for {100 * asked.target:g} %"
+    )
+
+
+def _record(
+    asked: Asked,
+    book: Book,
+    found: Sequence[Candidate],
+    status: Literal["complete", "interrupted"],
+    folder: str,
+    *,
+    rows_meet: bool,
+) -> AdviceRecord:
+    known, cluster, critical = asked.predictor.calibration, asked.cluster, book.law.critical
+    every = sure(ways(found, book, cluster))
+    alone = next(way for way in every if _is_alone(way, asked.batch_size))
+    best = pick(affordable(every, asked.max_cost))
+    _check_any(best, every, asked)
+    rows = [_row(way, alone, book, asked) for way in affordable(every, asked.max_cost)]
+    single = _row(alone, alone, book, asked)
+    named = [_row(way, alone, book, asked) for way in best]
+    named = [row.model_copy(update={"reasons": explain(row, single, rows, asked.limit)}) for row in named]
+    return AdviceRecord(
+        id=folder,
+        status=status,
+        task=asked.predictor.task,
+        command=asked.command,
+        made=time.strftime("%Y-%m-%d %H:%M:%S"),
+        wall_s=time.perf_counter() - asked.begun_s,
+        target_accuracy=asked.target,
+        cluster=asked.cluster_name,
+        currency=cluster.currency if cluster and cluster.price_per_hour else "",
+        max_cost=asked.max_cost,
+        considered=len(found),
+        alone=single,
+        best=named,
+        critical_batch=critical.rows,
+        critical_low=critical.low,
+        critical_high=critical.high,
+        noise=critical.sentence,
+        next=next_bottleneck(named, critical.rows if critical.rows is not None else critical.low),
+        measured=_measured(book),
+        assumed=_assumed(named, asked, rows_meet=rows_meet),
+        trainings=book.trainings,
+        machine=known.machine,
+        calibrated=known.made,
+        versions=facts.versions(),
+    )
+
+
+def _is_alone(way: Way, batch_size: int) -> bool:
+    return way.candidate.engine == SERIAL and way.candidate.batch_size == batch_size
+
+
+def _check_any(best: Sequence[Way], every: Sequence[Way], asked: Asked) -> None:
+    if best:
+        return
+    cheapest = min(every, key=lambda way: (way.cost.value if way.cost else 0.0, way.order))
+    cost, currency = cheapest.cost.value if cheapest.cost else 0.0, asked.cluster.currency if asked.cluster else ""
+    raise UserError(
+        f"nothing reaches {100 * asked.target:g} % for {asked.max_cost:g} {currency}; the cheapest takes "
+        f"{count(cheapest.candidate.workers, 'worker')} and costs {figure(cost)} {currency}"
+    )
+
+
+def _row(way: Way, alone: Way, book: Book, asked: Asked) -> AdviceRow:
+    one, split, recipe = way.candidate, way.candidate.found.split, way.recipe
+    step = one.step_s
+    speed_up = quotient(alone.time_s, way.time_s) if way is not alone else Estimate(value=1, low=1, high=1)
+    share = 1 / one.workers
+    samples = way.steps.value * one.batch_size / (alone.steps.value * alone.candidate.batch_size)
+    return AdviceRow(
+        engine=one.engine,
+        sync=one.sync,
+        workers=one.workers,
+        servers=one.found.servers,
+        nodes=one.found.point.nodes,
+        batch_size=one.batch_size,
+        lr=recipe.lr,
+        warmup=recipe.warmup,
+        steps=way.steps,
+        steps_from="training" if way.trained else "noise scale",
+        samples_factor=samples,
+        step_ms=Estimate(value=1e3 * step.value, low=1e3 * step.low, high=1e3 * step.high),
+        compute_ms=1e3 * split.compute_s,
+        serial_ms=1e3 * split.serial_s,
+        comm_ms=1e3 * split.comm_s,
+        wait_ms=1e3 * split.wait_s,
+        time_s=way.time_s,
+        speed_up=speed_up,
+        efficiency=Estimate(value=share * speed_up.value, low=share * speed_up.low, high=share * speed_up.high),
+        cost=way.cost,
+        command=_command(one, recipe, book, asked),
+    )
+
+
+def _command(one: Candidate, recipe: Recipe, book: Book, asked: Asked) -> str:
+    """Write what to type: as it was trained and calibrated, for as many steps as it takes."""
+    words = ["manyhands", "train", asked.task, "--engine", one.engine]
+    if one.workers > 1:
+        words += ["--workers", f"{one.workers}", "--sync", one.sync]
+    if one.batch_size != asked.batch_size:
+        words += ["--batch-size", f"{one.batch_size}", "--lr", f"{recipe.lr:g}"]
+    if recipe.warmup:
+        words += ["--warmup", f"{recipe.warmup:g}"]
+    words += ["--steps", f"{book.sure_steps(recipe)}", "--blas-threads", "1"]
+    return shlex.join(words)
+
+
+def _measured(book: Book) -> list[str]:
+    said = []
+    for key in dict.fromkeys((each.sync, each.workers, each.batch_size) for each in book.trainings):
+        alike = [each for each in book.trainings if (each.sync, each.workers, each.batch_size) == key]
+        spec, workers, size = key
+        who = "one worker" if workers == 1 else f"{workers:,} workers with {spec}"
+        steps = ", ".join(f"{each.steps:,}" if each.steps else f"not in {each.made:,}" for each in alike)
+        told = "" if size == book.law.batch_size else f"; the noise scale told {figure(book.law.steps(size).value)}"
+        said.append(
+            f"trained as {who}, batch {size:,}, learning rate {alike[0].lr:g}: {steps} steps "
+            f"({count(len(alike), 'seed')}){told}"
+        )
+    return said
+
+
+def _assumed(named: Sequence[AdviceRow], asked: Asked, *, rows_meet: bool) -> list[str]:
+    said = [
+        "the times are of training alone: to start, read data and test comes on top",
+        "a command has as many steps as the seed that took longest; the times are of the mean over the seeds",
+    ]
+    if any(row.steps_from == "noise scale" for row in named):
+        said.append("there was no time to train all of these: the steps of some are told by the noise scale alone")
+    if rows_meet:
+        said.append("n workers need the steps of one, although this network mixes the rows of a batch")
+    if asked.cluster is not None:
+        said.append(
+            f"a core of the cluster is {figure(asked.cluster.core_speed)} times as fast as one of this calibration"
+        )
+    return said
+
+
+def _open(out: Path | None, task: str) -> AdviceDir | None:
+    """Make the folder of new advice; one that cannot be written is a user error."""
+    if out is None:
+        return None
+    stem = Path(task.partition(":")[0]).stem
+    folder = AdviceDir(out / f"{time.strftime('%Y%m%d-%H%M%S')}-{stem}-{secrets.token_hex(2)}")
+    try:
+        folder.path.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"cannot write to --out '{out}': {error.strerror}") from None
+    return folder

@@ -1,0 +1,146 @@
+"""What advice was asked for: the target, where it may run, and what is looked at."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from manyhands import facts, registry, sync, tasks
+from manyhands.errors import check
+from manyhands.lab.advise_search import worker_counts
+from manyhands.lab.calibrate import MODELS
+from manyhands.lab.sim_asked import read_syncs
+from manyhands.lab.sim_parts import Network
+from manyhands.lab.sim_predict import Predictor
+from manyhands.lab.simulate import find_calibration
+from manyhands.launch.places import calibration_path
+from manyhands.model.cluster import Cluster
+from manyhands.record.calibration import Calibration, read_calibration
+from manyhands.request import absolute
+from manyhands.sync import Sync
+
+INEXACT = "local-sgd:period=8"
+"""The inexact strategy that is tried besides all exact ones."""
+ON_CLUSTER = "mpi"
+"""The engine whose workers may be on several nodes."""
+MOST_WORKERS = 1024
+"""On a cluster, unless more are asked for."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request in which everything was found to be good."""
+
+    task: str
+    target: float
+    predictors: dict[str, Predictor]
+    syncs: list[str]
+    counts: list[int]
+    limit: str
+    """What bounds the number of workers, in words."""
+    batch_size: int
+    """The task's own."""
+    max_cost: float | None
+    max_epochs: int
+    cluster_name: str
+    begun_s: float
+    """When it was asked, by the clock that measures the whole."""
+    until_s: float
+    command: str
+
+    @property
+    def predictor(self) -> Predictor:
+        """Any of them: they differ in the engine only."""
+        return next(iter(self.predictors.values()))
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """Where it shall run; none for this host."""
+        return self.predictor.cluster
+
+    @property
+    def in_time(self) -> bool:
+        """Whether there is time to train more."""
+        return time.perf_counter() < self.until_s
+
+
+def exact_syncs() -> list[str]:
+    """List the strategies whose answer is one worker's; the simplest first."""
+    names = registry.names(sync, Sync)
+    return sorted((name for name in names if sync.make(name).exact), key=lambda name: (name != "allreduce", name))
+
+
+def choose_syncs(given: str | Sequence[str]) -> list[str]:
+    """Return the strategies that are meant; of an inexact one a short training must tell the steps."""
+    if not given:
+        return [*exact_syncs(), INEXACT]
+    found = read_syncs(given)
+    for spec in found:
+        strategy = sync.make(spec)
+        check(
+            strategy.exact or (strategy.apart and strategy.lockstep),
+            f"advise cannot tell how many steps '{spec}' takes; "
+            f"'manyhands simulate --train' can, for one number of workers at a time",
+        )
+    return found
+
+
+def choose_engines(given: str | Sequence[str], known: Calibration, task: str, cluster: Cluster | None) -> list[str]:
+    """Return the engines that are meant: on this host those that were calibrated, on a cluster MPI."""
+    if given:
+        names = [each.strip() for each in (given.split(",") if isinstance(given, str) else given)]
+        found = list(dict.fromkeys(name for name in names if name))
+        check(bool(found), "engines must name at least one, such as threads,mpi")
+        check(
+            cluster is None or "threads" not in found or cluster.nodes == 1,
+            "engine threads runs on one node; a cluster needs mpi or torch",
+        )
+        return found
+    measured = [name for name in MODELS if name in known.comms and known.crowd(name, absolute(task))]
+    return (measured or [ON_CLUSTER]) if cluster is None else [ON_CLUSTER]
+
+
+def make_predictors(
+    task: str, engines: str | Sequence[str], given: Path | Calibration | None, cluster: Cluster | None
+) -> dict[str, Predictor]:
+    """Make one for each engine, all from the same calibration."""
+    tasks.load(task)
+    known = given if isinstance(given, Calibration) else read_calibration(given or calibration_path(), absolute(task))
+    chosen = choose_engines(engines, known, task, cluster)
+    found = [find_calibration(given, task, engine) for engine in chosen]
+    network = Network(task, known.made, found[0][1])
+    return {
+        engine: Predictor(each, network, engine, cluster, way="formula")
+        for engine, (each, _) in zip(chosen, found, strict=True)
+    }
+
+
+def choose_counts(cluster: Cluster | None, max_workers: int) -> tuple[list[int], str]:
+    """Return the numbers of workers to look at, and what bounds them."""
+    check(max_workers >= 0, f"max-workers must be at least 1, got {max_workers}")
+    if cluster is None:
+        room, limit, node_size = facts.cores(), f"this host has {facts.cores()} cores", 1
+    else:
+        room, limit, node_size = cluster.max_ranks, f"the cluster has room for {cluster.max_ranks:,}", cluster.node_size
+        if room > MOST_WORKERS and not max_workers:
+            room, limit = MOST_WORKERS, f"no more than {MOST_WORKERS:,} were looked at; --max-workers allows more"
+    if max_workers and max_workers < room:
+        room, limit = max_workers, f"--max-workers is {max_workers:,}"
+    return worker_counts(room, min(node_size, room)), limit
+
+
+def check_cost(max_cost: float | None, cluster: Cluster | None) -> None:
+    """Refuse a bound on what has no price."""
+    if max_cost is None:
+        return
+    check(max_cost > 0, f"max-cost must be more than 0, got {max_cost:g}")
+    check(cluster is not None, "--max-cost needs a --cluster, whose file has a price_per_hour")
+    check(
+        cluster is not None and cluster.price_per_hour > 0,
+        "--max-cost needs a price: give the cluster's file a price_per_hour",
+    )
+
+
+def check_target(target: float) -> None:
+    """Refuse what is no accuracy."""
+    check(0 < target < 1, f"target-accuracy must be between 0 and 1, such as 0.98, got {target:g}")

@@ -1,0 +1,138 @@
+"""What `manyhands advise` found: how to reach an accuracy soonest, and why. Needs neither torch nor MPI."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from manyhands.errors import UserError
+from manyhands.record.simulation import Estimate
+
+
+class Training(BaseModel):
+    """A training in one process that was followed until it reached the accuracy, or was given up."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    sync: str
+    workers: int
+    """Whose weights it has: with an exact strategy any number has those of one."""
+    batch_size: int
+    lr: float
+    warmup: float
+    seed: int
+    steps: int | None
+    """After which the accuracy was there; None where it was given up."""
+    made: int
+    """Steps that were made."""
+    epochs: float
+    accuracy: float
+    """The best that was seen."""
+
+
+class AdviceRow(BaseModel):
+    """One way to the accuracy. The milliseconds are of a step, on average over the workers."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    engine: str
+    sync: str
+    workers: int
+    servers: int = 0
+    nodes: int
+    batch_size: int
+    """The global batch."""
+    lr: float
+    warmup: float
+    """Epochs."""
+    steps: Estimate
+    """Until the accuracy is reached."""
+    steps_from: Literal["training", "noise scale"]
+    """Whether somebody trained so, or the noise of the gradient tells the steps."""
+    samples_factor: float
+    """How many times the samples that one worker with the task's own batch needs."""
+    step_ms: Estimate
+    compute_ms: float
+    """Forward and backward."""
+    serial_ms: float
+    """What every worker repeats."""
+    comm_ms: float
+    wait_ms: float
+    time_s: Estimate
+    """Of the training; to start, read and test comes on top."""
+    speed_up: Estimate
+    """Against one worker with the task's own batch: how many times sooner the accuracy is reached."""
+    efficiency: Estimate
+    cost: Estimate | None = None
+    """Of the whole training, where the cluster has a price."""
+    reasons: list[str] = []
+    command: str = ""
+    """What to type."""
+
+    @property
+    def exchange(self) -> float:
+        """The share of a step that goes to communication and waiting."""
+        return (self.comm_ms + self.wait_ms) / self.step_ms.value
+
+
+class AdviceRecord(BaseModel):
+    """One piece of advice."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    id: str = ""
+    status: Literal["complete", "interrupted"] = "complete"
+    """Interrupted: some trainings that should have been made were not."""
+    task: str
+    command: str
+    """What to type to ask again."""
+    made: str
+    wall_s: float
+    target_accuracy: float
+    cluster: str
+    """A ready one's name, a file, or `this host`."""
+    currency: str = ""
+    max_cost: float | None = None
+    considered: int
+    """Combinations of engine, strategy, workers and batch."""
+    alone: AdviceRow
+    """One worker with the task's own batch."""
+    best: list[AdviceRow]
+    """At most three, the soonest first; of each engine and number of workers, only its best strategy and batch."""
+    critical_batch: float | None
+    """The noise scale of the gradient, in samples; None where it is only known to be more than its lower end."""
+    critical_low: float
+    critical_high: float | None
+    noise: str
+    """The same in a sentence."""
+    next: list[str]
+    """What keeps the best from being better."""
+    measured: list[str]
+    assumed: list[str]
+    trainings: list[Training]
+    machine: str
+    """The machine that was calibrated."""
+    calibrated: str
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class AdviceDir:
+    """The folder of one piece of advice."""
+
+    path: Path
+
+    @property
+    def record(self) -> Path:
+        """The advice."""
+        return self.path / "advice.json"
+
+    def read(self) -> AdviceRecord:
+        """Return the record."""
+        try:
+            return AdviceRecord.model_validate_json(self.record.read_text())
+        except FileNotFoundError:
+            raise UserError(f"there is no advice in '{self.path}'") from None
+        except (OSError, ValidationError):
+            raise UserError(f"'{self.record}' is damaged: it is no advice") from None

@@ -1,0 +1,310 @@
+"""The page of a simulation, and the same as Markdown."""
+
+import shlex
+from collections.abc import Callable, Sequence
+
+from manyhands.record.simulation import Estimate, SimulationDir, SimulationRecord, SimulationRow
+from manyhands.record.texts import NOTHING, count, day, duration, figure, num_bytes, percent, with_bounds
+from manyhands.report.drawing import Figure
+from manyhands.report.html import Page, Section, Table, Tile, table
+from manyhands.report.pages import facts
+from manyhands.report.simulation_figures import PART_NAMES, scaling_figures, shares, some, split_figure, strategies
+from manyhands.report.tables import Grid, as_csv, as_markdown, markdown_text, one_line, plain_text
+from manyhands.report.trained import learned_table, time_table, trained_figures, trained_sentence
+from manyhands.report.words import Passage, task_name
+
+MOST_ROWS = 120
+"""Rows of a table on the page; the CSV has all."""
+WORTH_IT = 0.5
+"""Efficiency from which on nodes are said to be used well."""
+FOOTER = "All but what was trained is predicted; intervals hold 90 %."
+
+MEANINGS = {
+    "nodes": "A star where a formula was used; the others come from following events",
+    "ranks": "Workers, and servers behind the plus",
+    "batch": "Global batch: samples of one step over all workers",
+    "step": "Time of one step, with its 90 % interval",
+    "epoch": "Time in which every sample is seen once, with failures where the cluster has some",
+    "speed-up": "Samples per second against one worker alone",
+    "efficiency": "Speed-up as a share of the workers",
+    "failures": "Expected in an epoch",
+}
+
+Column = tuple[str, Callable[[SimulationRow], str]]
+
+
+def simulation_page(folder: SimulationDir, record: SimulationRecord) -> Page:
+    """Set a simulation's page from its record."""
+    figures = scaling_figures(record) if record.rows else []
+    paired = len(figures) // 2 * 2
+    return Page(
+        kicker="manyhands simulation report",
+        title=f"{task_name(record.task)} on {record.cluster}, predicted",
+        headline=headline(record),
+        facts=circumstances(record),
+        tiles=_tiles(record),
+        sections=[
+            Section("scaling", "Scaling", pair=figures[:paired], figures=figures[paired:]),
+            Section("learning", "Learning", pair=trained_figures(record)),
+            Section("reached", "Time to accuracy", short=True, tables=_trained(record)),
+            Section("split", "Where the time goes", passages=passages(record), figures=_split(record)),
+            Section(
+                "numbers",
+                "The numbers",
+                data=True,
+                tables=_tables(record),
+                notes=notes(record),
+                meanings=list(MEANINGS.items()) if record.rows else [],
+            ),
+            Section("failed", "What failed", short=True, tables=_failed(record)),
+            Section("source", "Predicted from", short=True, facts=[_source(record), facts(record.versions)]),
+            Section("again", "Run it again", short=True, commands=_commands(folder, record)),
+        ],
+        markdown=simulation_markdown(record),
+        csv=as_csv(numbers_table(record)),
+        csv_name=f"{record.id or 'simulation'}.csv",
+        footer=FOOTER,
+    )
+
+
+def best_row(rows: Sequence[SimulationRow]) -> SimulationRow:
+    """Return the row of the greatest speed-up; of the fewest nodes where there are several."""
+    return max(rows, key=lambda row: (row.speed_up.value, -row.nodes))
+
+
+def headline(record: SimulationRecord) -> str:
+    """Say what is fastest, and what was learned or which strategy is left behind."""
+    if not record.rows:
+        return "Nothing was predicted before the simulation was stopped."
+    best = best_row(record.rows)
+    name = f"{task_name(record.task)} with {best.sync}"
+    if best.speed_up.value <= 1:
+        first = f"No number of nodes makes {name} faster than one worker alone."
+    else:
+        first = (
+            f"{name} on {count(best.nodes, 'node')} is predicted to be {_times(best.speed_up)} as fast as one worker, "
+            f"at {percent(100 * best.efficiency.value, 0)} efficiency."
+        )
+    second = trained_sentence(record) or _left_behind(record, best)
+    return f"{first} {second}".strip()
+
+
+def _times(value: Estimate) -> str:
+    text = f"{figure(value.value)}×"
+    return f"{text} (90 %: {figure(value.low)}–{figure(value.high)})" if value.low < value.high else text
+
+
+def _left_behind(record: SimulationRecord, best: SimulationRow) -> str:
+    """Say of the strategy that gains the least where it stops."""
+    others = [best_row(strategy.rows) for strategy in strategies(record) if strategy.name != best.sync]
+    if not others:
+        return ""
+    worst = min(others, key=lambda row: row.speed_up.value)
+    if worst.speed_up.value <= 1:
+        return f"With {worst.sync}, no number of nodes is faster than one worker."
+    most = max(row.nodes for row in record.rows if row.sync == worst.sync)
+    speed = f"{figure(worst.speed_up.value)}×"
+    end = "reaches" if worst.nodes == most else f"gains nothing beyond {count(worst.nodes, 'node')}, where it has"
+    return f"The slowest strategy, {worst.sync}, {end} {speed}."
+
+
+def circumstances(record: SimulationRecord) -> str:
+    """Say in a line what was predicted, from what, and when."""
+    counts = sorted({row.nodes for row in record.rows})
+    nodes = f"{counts[0]:,} to {count(counts[-1], 'node')}" if len(counts) > 1 else ""
+    parts = [
+        nodes,
+        f"engine {record.engine}",
+        count(record.parameters, "parameter"),
+        count(record.samples, "sample"),
+        day(record.made),
+        f"took {duration(record.wall_s)}",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def _tiles(record: SimulationRecord) -> list[Tile]:
+    if not record.rows:
+        return []
+    best = best_row(record.rows)
+    name = f"{best.sync}, {count(best.nodes, 'node')}"
+    well = [row for row in record.rows if row.efficiency.value >= WORTH_IT]
+    most = max(well, key=lambda row: (row.nodes, row.speed_up.value), default=None)
+    return [
+        Tile("Best speed-up", f"{figure(best.speed_up.value)}×", name),
+        Tile("Efficiency there", percent(100 * best.efficiency.value, 0), f"{_ms(best.step_ms.value)} a step"),
+        Tile("Epoch there", duration(best.epoch_s.value), f"one worker: {duration(_alone_epoch_s(record))}"),
+        *([Tile("Half efficient up to", count(most.nodes, "node"), most.sync)] if most else []),
+        *([_cheapest(record)] if any(row.cost for row in record.rows) else []),
+    ]
+
+
+def _alone_epoch_s(record: SimulationRecord) -> float:
+    return -(-record.samples // max(1, record.alone_batch)) * record.alone_ms.value / 1e3
+
+
+def _cheapest(record: SimulationRecord) -> Tile:
+    """Name the cheapest epoch that is at least twice as fast as one worker, or the cheapest at all."""
+    priced = [(row.cost.value, row) for row in record.rows if row.cost]
+    faster = [each for each in priced if each[1].speed_up.value >= 2]
+    cost, row = min(faster or priced, key=lambda each: each[0])
+    return Tile(
+        f"{record.currency} an epoch, {'from 2× on' if faster else 'at least'}",
+        figure(cost),
+        f"{row.sync}, {count(row.nodes, 'node')}, {figure(row.speed_up.value)}×",
+    )
+
+
+def passages(record: SimulationRecord) -> list[Passage]:
+    """Say of each strategy where it is fastest, how far its nodes are used well, and what takes the time there."""
+    return [_passage(strategy.name, strategy.rows, record.currency) for strategy in strategies(record)]
+
+
+def _passage(name: str, rows: Sequence[SimulationRow], currency: str) -> Passage:
+    best, last = best_row(rows), rows[-1]
+    end = ", the most that was asked for" if best is last and len(rows) > 1 else ""
+    fastest = f"Fastest on {count(best.nodes, 'node')}{end}: {with_bounds(best.speed_up, lambda v: f'{figure(v)}×')}."
+    well = [row.nodes for row in rows if row.efficiency.value >= WORTH_IT]
+    half = percent(100 * WORTH_IT, 0)
+    told = [
+        f"At least {half} efficient up to {count(max(well), 'node')}." if well else f"Never {half} efficient.",
+        f"On {count(last.nodes, 'node')} {_split_words(last)}.",
+    ]
+    if best.cost:
+        told.append(f"An epoch costs {with_bounds(best.cost, figure)} {currency} where it is fastest.")
+    return Passage(name, fastest, told, [], [], [])
+
+
+def _split_words(row: SimulationRow) -> str:
+    found = sorted(shares(row).items(), key=lambda each: -each[1])
+    return "a step is " + ", ".join(f"{percent(share, 0)} {PART_NAMES[part]}" for part, share in found if share >= 0.5)
+
+
+def _split(record: SimulationRecord) -> list[Figure]:
+    return [split_figure(record)] if record.rows else []
+
+
+def _ms(milliseconds: float) -> str:
+    return duration(milliseconds / 1e3)
+
+
+def speed_table(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Grid:
+    """Make the table of how fast it would be."""
+    columns: list[Column] = [("sync", lambda row: row.sync), ("nodes", _nodes)]
+    if any(row.workers != row.nodes or row.servers for row in record.rows):
+        columns.append(("ranks", lambda row: f"{row.workers:,}" + (f"+{row.servers}" if row.servers else "")))
+    columns += [
+        ("batch", lambda row: f"{row.batch_size:,}"),
+        ("step", lambda row: with_bounds(row.step_ms, _ms)),
+        ("epoch", lambda row: with_bounds(row.epoch_s, duration)),
+        ("speed-up", lambda row: with_bounds(row.speed_up, lambda value: f"{figure(value)}×")),
+        ("efficiency", lambda row: with_bounds(row.efficiency, lambda value: f"{figure(100 * value)} %")),
+    ]
+    if any(row.cost for row in record.rows):
+        columns.append((f"{record.currency} an epoch", _cost))
+    if any(row.failures for row in record.rows):
+        columns.append(("failures", lambda row: figure(row.failures)))
+    return Grid([heading for heading, _ in columns], [[text(row) for _, text in columns] for row in rows])
+
+
+def _cost(row: SimulationRow) -> str:
+    return with_bounds(row.cost, figure) if row.cost else NOTHING
+
+
+def split_table(rows: Sequence[SimulationRow]) -> Grid:
+    """Make the table of where a step's time goes."""
+    lines = [[row.sync, _nodes(row), *(percent(share) for share in shares(row).values())] for row in rows]
+    return Grid(["sync", "nodes", *PART_NAMES.values()], lines)
+
+
+def _nodes(row: SimulationRow) -> str:
+    return f"{row.nodes:,}{'*' if row.method == 'closed form' else ''}"
+
+
+def _tables(record: SimulationRecord) -> list[Table]:
+    if not record.rows:
+        return []
+    rows = some(record.rows, MOST_ROWS)
+    return [
+        table("How fast", speed_table(record, rows), MEANINGS),
+        table("Where a step's time goes", split_table(rows), MEANINGS),
+    ]
+
+
+def notes(record: SimulationRecord) -> list[str]:
+    """Say what the marks mean, what is left out and what was stopped."""
+    found = []
+    if any(row.method == "closed form" for row in record.rows):
+        found.append("* by closed form, not by following events")
+    if len(record.rows) > MOST_ROWS:
+        found.append(f"{len(record.rows) - MOST_ROWS:,} rows are left out here; the CSV has them")
+    if record.status == "interrupted":
+        found.append("the simulation was stopped: what was not predicted until then is missing")
+    return found
+
+
+def _trained(record: SimulationRecord) -> list[Table]:
+    if not record.trained:
+        return []
+    return [
+        table("How long until which accuracy", time_table(record)),
+        table("What was learned", learned_table(record)),
+    ]
+
+
+def _failed(record: SimulationRecord) -> list[Table]:
+    lines = [[name, one_line(reason)] for name, reason in record.failed.items()]
+    return [table("Trainings that failed", Grid(["training", "reason"], lines))] if lines else []
+
+
+def _source(record: SimulationRecord) -> list[tuple[str, str]]:
+    return [
+        ("cluster", record.cluster),
+        ("calibrated", f"{record.machine}, {day(record.calibrated)}"),
+        ("engine", record.engine),
+        ("one worker alone", f"{with_bounds(record.alone_ms, _ms)} a step, batch {record.alone_batch:,}"),
+        ("weights", f"{record.parameters:,} parameters, {num_bytes(record.weight_bytes)}"),
+        ("samples", f"{record.samples:,}"),
+        ("seed", str(record.seed)),
+    ]
+
+
+def _commands(folder: SimulationDir, record: SimulationRecord) -> list[tuple[str, str]]:
+    return [
+        *([("The simulation:", record.command)] if record.command else []),
+        ("This report, drawn again from the stored record:", f"manyhands report {shlex.quote(str(folder.path))}"),
+    ]
+
+
+def numbers_table(record: SimulationRecord) -> Grid:
+    """Make the table as plain numbers in full precision, with the units in the headings."""
+    lines = [_numbers(row) for row in record.rows]
+    return Grid(list(lines[0]) if lines else [], [[plain_text(value) for value in line.values()] for line in lines])
+
+
+def _numbers(row: SimulationRow) -> dict[str, object]:
+    names = ("sync", "nodes", "workers", "servers", "batch_size", "method")
+    found: dict[str, object] = {name: getattr(row, name) for name in names}
+    for name in ("step_ms", "epoch_s", "speed_up", "efficiency", "cost"):
+        bounds: Estimate | None = getattr(row, name)
+        value, low, high = (bounds.value, bounds.low, bounds.high) if bounds else (None, None, None)
+        found |= {name: value, f"{name}_low": low, f"{name}_high": high}
+    parts = ("compute_ms", "serial_ms", "comm_ms", "wait_ms", "failures")
+    return {**found, **{name: getattr(row, name) for name in parts}}
+
+
+def simulation_markdown(record: SimulationRecord) -> str:
+    """Write what a simulation says for a README."""
+    rows = some(record.rows, MOST_ROWS)
+    parts = [
+        f"## {markdown_text(task_name(record.task))} on {markdown_text(record.cluster)}, predicted",
+        f"**{markdown_text(headline(record))}**",
+        markdown_text(circumstances(record)),
+        as_markdown(speed_table(record, rows)).rstrip() if rows else "",
+        as_markdown(split_table(rows)).rstrip() if rows else "",
+        as_markdown(time_table(record)).rstrip() if record.trained else "",
+        as_markdown(learned_table(record)).rstrip() if record.trained else "",
+        "\n".join(f"- {markdown_text(note)}" for note in notes(record)),
+        f"Run it again:\n\n```sh\n{record.command}\n```" if record.command else "",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
