@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,11 @@ from manyhands import facts, train
 from manyhands.lab.calibrate import calibrate
 from manyhands.lab.measure import figures
 from manyhands.lab.simulate import simulate
-from manyhands.lab.validate import LEDGER, Case, compared
+from manyhands.lab.validate import Case, compared
 from manyhands.launch.environment import outer_world
 from manyhands.launch.starters import find_mpiexec
 from manyhands.record import Measure
+from manyhands.record.simulation import LEDGER, SimulationRecord
 
 TASKS = "mlp,cnn,softmax"
 SYNCS = ("allreduce", "reduce-broadcast", "parameter-server", "local-sgd:period=8")
@@ -36,6 +38,7 @@ BATCHES = {"mlp": 256, "cnn": 256}
 RUN_S, STEPS = 0.8, (24, 1000)
 """How long the steps of a run should take, and the fewest and most of them."""
 TIMEOUT_S = 240.0
+RUNS = "runs.jsonl"
 FORKS = multiprocessing.get_context("forkserver")
 """Forks of a process that has imported everything and started no thread yet."""
 
@@ -55,15 +58,16 @@ def main() -> None:
     if not kept.exists():
         calibrate(tasks, path=kept, engines=engines, ranks=2, budget_s=asked.budget, say=say)
         say("calibrated")
-    cases = [case for engine in engines for task in tasks for case in predicted(task, engine, asked.workers, kept, out)]
+    with ProcessPoolExecutor(mp_context=FORKS) as pool:
+        asks = [(task, engine, asked.workers, kept, out) for engine in engines for task in tasks]
+        cases = [case for found in pool.map(predicted, *zip(*asks, strict=True)) for case in found]
     say(f"predicted {len(cases)} cases")
-    runs: list[Measure] = []
+    now = [case for case in cases if case.engine in asked.measure.split(",")]
     for turn in range(asked.rounds):
-        for found in one_round(cases, turn, asked.runs, say):
-            runs.append(found)
-            with open(out / "runs.jsonl", "a") as file:
+        for found in one_round(now, turn, asked.runs, say):
+            with open(out / RUNS, "a") as file:
                 file.write(found.model_dump_json() + "\n")
-    write_ledger(out, cases, runs)
+    write_ledger(out, cases)
 
 
 def read_arguments() -> argparse.Namespace:
@@ -73,6 +77,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--workers", default="2,4,8,16")
     parser.add_argument("--tasks", default=TASKS)
     parser.add_argument("--engines", default="threads,mpi")
+    parser.add_argument("--measure", default="threads,mpi", help="engines to run now; what was run before is kept")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--runs", type=int, default=2, help="of each case in a round, and in one world of MPI ranks")
     parser.add_argument("--budget", type=float, default=90.0)
@@ -81,10 +86,13 @@ def read_arguments() -> argparse.Namespace:
 
 def predicted(task: str, engine: str, workers: str, calibration: Path, out: Path) -> list[Case]:
     """Predict a task with every strategy and number of workers, and write it down."""
-    found = simulate(
-        task, workers=workers, syncs=SYNCS, engine=engine, calibration=calibration, batch_size=BATCHES.get(task)
-    )
-    (out / f"prediction-{engine}-{task}.json").write_text(found.model_dump_json(indent=1) + "\n")
+    path = out / f"prediction-{engine}-{task}.json"
+    if not path.exists():
+        found = simulate(
+            task, workers=workers, syncs=SYNCS, engine=engine, calibration=calibration, batch_size=BATCHES.get(task)
+        )
+        path.write_text(found.model_dump_json(indent=1) + "\n")
+    found = SimulationRecord.model_validate_json(path.read_text())
     with_cores = [row for row in found.rows if row.workers + row.servers <= facts.cores()]
     return [Case(engine, row, found, steps_of(row.step_ms.value)) for row in with_cores]
 
@@ -172,13 +180,11 @@ def run_in_world(path: Path) -> None:
                 file.write(found.model_dump_json() + "\n")
 
 
-def write_ledger(out: Path, cases: list[Case], runs: list[Measure]) -> None:
-    """Write each case's line, and say how good the predictions were."""
-    rows = []
-    for case in cases:
-        own = [found for found in runs if found.cell == name(case)]
-        if any(not found.failed for found in own):
-            rows.append(compared(out.name, case, own))
+def write_ledger(out: Path, cases: list[Case]) -> None:
+    """Write the line of each case that was run."""
+    runs = [Measure.model_validate_json(line) for line in (out / RUNS).read_text().splitlines()]
+    of_case = [(case, [found for found in runs if found.cell == name(case)]) for case in cases]
+    rows = [compared(out.name, case, own) for case, own in of_case if any(not found.failed for found in own)]
     (out / LEDGER).write_text("".join(f"{row.model_dump_json()}\n" for row in rows))
 
 

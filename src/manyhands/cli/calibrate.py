@@ -62,6 +62,10 @@ def calibrate(
 
     Let no other program run meanwhile.
 
+    Where mpiexec starts ranks on several hosts, such as those of HYDRA_HOST_FILE or of a batch system, --engines mpi
+    --ranks 2 measures the link between two of them. Keep that in a file of its own with --calibration: with it simulate
+    and validate mean hosts like these with one worker each.
+
     Example: manyhands calibrate mlp cnn
     """
     from manyhands.lab.budget import parse_duration
@@ -125,13 +129,14 @@ def _calls(comms: Sequence[CommCosts]) -> Table:
         table.add_column(heading, justify="left" if heading in (headings[0], headings[-1]) else "right", no_wrap=True)
     for each in comms:
         counts = sorted({point.ranks for point in each.points})
-        fitted = "slices of shared memory" if each.model == "slices" else f"messages, {each.duplex} duplex"
+        where = f" between {each.hosts} hosts" if each.apart else ""
+        fitted = "slices of shared memory" if each.model == "slices" else f"messages{where}, {each.duplex} duplex"
         table.add_row(
             each.engine,
             ", ".join(map(str, counts)),
             f"{each.latency_us:.1f} µs",
-            f"{each.gigabyte_per_s:.2f} GB/s",
-            f"{each.reduce_gigabyte_per_s:.2f} GB/s",
+            f"{each.gigabyte_per_s:.3g} GB/s",
+            f"{each.reduce_gigabyte_per_s:.3g} GB/s",
             f"{each.error_pct:.0f} %",
             fitted,
         )

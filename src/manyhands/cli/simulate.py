@@ -97,9 +97,12 @@ def simulate(
 
     Slow nodes, failures and prices are part of the cluster's file.
 
-    With --train the task is trained here with the answer that so many nodes would give, in the time predicted for them.
+    With --train every row is trained here, with the answer of so many nodes and in the time predicted for them; then
+    --epochs, --lr, --lr-scaling, --lr-decay and --warmup are what they are to 'manyhands train'.
 
     Example: manyhands simulate mlp --nodes 1,2,4,...,64 --cluster ethernet-1g --syncs allreduce,local-sgd:period=8
+
+    Example: manyhands simulate mlp --nodes 1,4,16 --syncs allreduce,async-server --train --target-accuracy 0.9
     """
     from manyhands.lab.simulate import simulate as predict  # scipy is slow to import, and other commands need none
 

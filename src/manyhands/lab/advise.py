@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, final
 
 from manyhands import facts
 from manyhands.errors import UserError, check
@@ -119,6 +119,7 @@ def advise(
     return record
 
 
+@final
 class _Adviser:
     """Learns how a task trains, and finds what is best."""
 
@@ -189,7 +190,7 @@ class _Adviser:
 def _check_reached(first: Training, asked: Asked) -> None:
     if first.steps is not None:
         return
-    ended = "" if asked.in_time else " and the budget's time"
+    ended = "" if asked.in_time else ", which took the whole --budget"
     raise UserError(
         f"one worker with the task's own settings reached {100 * first.accuracy:.1f} % in {figure(first.epochs)} epochs"
         f"{ended}; no advice can be given for {100 * asked.target:g} %"
@@ -329,6 +330,7 @@ def _assumed(named: Sequence[AdviceRow], asked: Asked, *, rows_meet: bool) -> li
         said.append(
             f"a core of the cluster is {figure(asked.cluster.core_speed)} times as fast as one of this calibration"
         )
+        said.append("mpiexec knows the nodes; if not, add --mpiexec 'mpiexec -hosts a,b'")
     return said
 
 

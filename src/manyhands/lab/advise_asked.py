@@ -105,7 +105,7 @@ def make_predictors(
 ) -> dict[str, Predictor]:
     """Make one for each engine, all from the same calibration."""
     tasks.load(task)
-    known = given if isinstance(given, Calibration) else read_calibration(given or calibration_path(), absolute(task))
+    known = given if isinstance(given, Calibration) else _read(given, absolute(task))
     chosen = choose_engines(engines, known, task, cluster)
     found = [find_calibration(given, task, engine) for engine in chosen]
     network = Network(task, known.made, found[0][1])
@@ -113,6 +113,10 @@ def make_predictors(
         engine: Predictor(each, network, engine, cluster, way="formula")
         for engine, (each, _) in zip(chosen, found, strict=True)
     }
+
+
+def _read(path: Path | None, task: str) -> Calibration:
+    return read_calibration(path or calibration_path(), task, named=path is not None)
 
 
 def choose_counts(cluster: Cluster | None, max_workers: int) -> tuple[list[int], str]:

@@ -145,5 +145,5 @@ def product(a: Estimate, b: Estimate) -> Estimate:
 
 def quotient(a: Estimate, b: Estimate) -> Estimate:
     """Divide likewise."""
-    low = b.low or b.value / 1e3  # an interval that reaches to nothing has no inverse
+    low = max(b.low, b.value**2 / b.high)  # where an interval reaches to nothing, by the factor of its upper end
     return product(a, Estimate(value=1 / b.value, low=1 / b.high, high=1 / low))

@@ -350,14 +350,16 @@ def num_hosts(ranks: Sequence[dict[str, Any]]) -> int:
     return found
 
 
-def model_of(engine: str) -> CommModel:
+def model_of(engine: str, hosts: int) -> CommModel:
     """Return whose formulas to fit to an engine's calls."""
-    return "mpich" if engine == "mpi" and facts.version("mpich") else MODELS[engine]
+    if engine == "mpi" and facts.version("mpich"):
+        return "mpich-hosts" if hosts > 1 else "mpich"
+    return MODELS[engine]
 
 
 def comm_costs(engine: str, points: Sequence[CallTimes], made: str, hosts: int = 1) -> CommCosts:
     """Fit α, β and γ to what was measured of an engine's calls."""
-    model = model_of(engine)
+    model = model_of(engine, hosts)
     seconds = [
         Point(each.call, each.ranks, each.num_bytes, max(1e-9, 1e-6 * undisturbed(each.us)))
         for each in points

@@ -17,8 +17,8 @@ MOST_FOLLOWED = 200
 Way = Literal["auto", "events", "formula"]
 WAYS: tuple[Way, ...] = ("auto", "events", "formula")
 """How to predict: by events where these can be followed, only so, or by closed form."""
-THIS_HOST = "this host"
-"""How records call the calibrated machine itself."""
+THIS_HOST, SUCH_HOSTS = "this host", "hosts like this one"
+"""How records call the calibrated machine itself; the second where the links between hosts were calibrated."""
 
 
 @dataclass(frozen=True)

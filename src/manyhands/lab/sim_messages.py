@@ -16,7 +16,6 @@ from manyhands import sync
 from manyhands.lab.sim_events import StepSplit, meet_every
 from manyhands.lab.sim_forms import Closed, Series, between, meetings, sample
 from manyhands.model.links import Floats
-from manyhands.model.machine import PASSES_TO_TAKE
 from manyhands.model.slowest import Slowest
 from manyhands.sync import Sync
 from manyhands.sync.async_server import AsyncServer
@@ -79,14 +78,11 @@ class Exchange:
         slowness = cluster.slowness(workers) * cluster.core_speed
         return self.compute.draw_s(np.random.default_rng(0), (draws, workers)) * slowness
 
-    def last_s(self, busy_s: float, taken_s: float = 0.0) -> float:
-        """Return when the last worker's turn at a server comes, which takes a message in so long.
-
-        The workers were answered in turn, so that they left one after the other, each when its port was free.
-        """
+    def last_s(self, busy_s: float) -> float:
+        """Return when the last of workers is at a port that takes each so long and that they left in turn."""
         draws, order = max(8, DRAWN // self.workers), np.arange(self.workers)
         come = np.sort(self.computed_s(draws, self.workers) + busy_s * order, axis=1)
-        return float((come + max(busy_s, taken_s) * order[::-1]).max(axis=1).mean())
+        return float((come + busy_s * order[::-1]).max(axis=1).mean())
 
     @cached_property
     def in_a_row(self) -> int:
@@ -126,9 +122,8 @@ def _parameter_server(ex: Exchange) -> StepSplit:
     """Each server takes p slices, adds, steps, and answers one worker after the other."""
     servers, own_s = ex.strategy.num_servers(), ex.touch_s(ex.num_bytes)
     latency_s, busy_s = ex.message_s(ex.num_bytes / servers)
-    taken_s = PASSES_TO_TAKE * own_s / servers
     adds_s = ((ex.workers + 1) * own_s + ex.update_s) / servers
-    step_s = ex.last_s(busy_s, taken_s) + own_s + 2 * latency_s + (servers + 1) * busy_s + taken_s + adds_s
+    step_s = ex.last_s(busy_s) + own_s + 2 * latency_s + (servers + 1) * busy_s + adds_s
     step_s += (ex.workers - 1) * busy_s / ex.in_a_row
     return ex.split(step_s, own_s)
 

@@ -10,7 +10,16 @@ from typing import Any, Literal
 from manyhands import facts, tasks
 from manyhands.errors import UserError, check, unknown
 from manyhands.lab.calibrate import MODELS
-from manyhands.lab.sim_asked import Point, check_batch, find_cluster, find_way, make_points, read_counts, read_syncs
+from manyhands.lab.sim_asked import (
+    SUCH_HOSTS,
+    Point,
+    check_batch,
+    find_cluster,
+    find_way,
+    make_points,
+    read_counts,
+    read_syncs,
+)
 from manyhands.lab.sim_parts import Network, parts_path
 from manyhands.lab.sim_predict import Predicted, Predictor
 from manyhands.lab.sim_rows import Alone, make_row
@@ -105,6 +114,8 @@ def simulate(
     specs = read_syncs(syncs)
     way = find_way(method, len(counts) * len(specs))
     known, kept = find_calibration(calibration, task, engine)
+    if place is None and known.comms[engine].apart:
+        called = SUCH_HOSTS
     for sentence in differences(known, facts.hardware(), facts.versions()):
         say(sentence)
     network = Network(task, known.made, kept)

@@ -16,6 +16,7 @@ from manyhands.errors import UserError, check
 from manyhands.lab.cells import NEVER
 from manyhands.lab.measure import measure
 from manyhands.lab.sim_asked import read_counts, read_syncs
+from manyhands.lab.sim_events import period_of
 from manyhands.lab.simulate import Observer, simulate
 from manyhands.launch.environment import outer_world
 from manyhands.record import Measure, write_atomically
@@ -28,7 +29,9 @@ REPEATS = 5
 """The fewest runs of which a median says something."""
 RUN_S = 2.0
 """How long the steps of a run should take, within reason."""
-STEPS = (60, 2000)
+STEPS, PERIODS = (60, 2000), 40
+"""The fewest and the most steps of a run; and the fewest exchanges, where not every step has one, since the steps that
+count need not begin where a period does."""
 TIMEOUT_S = 120.0
 """How long a run may take beside ten times its predicted time."""
 
@@ -121,11 +124,7 @@ def validate(
     folder = _open(out, task)
     for prediction in predictions:
         write_atomically(folder / f"prediction-{prediction.engine}.json", prediction.model_dump_json(indent=2) + "\n")
-    cases = [
-        Case(found.engine, row, found, steps or int(np.clip(RUN_S * 1e3 / row.step_ms.value, *STEPS)))
-        for found in predictions
-        for row in found.rows
-    ]
+    cases = [Case(found.engine, row, found, steps or _steps(row)) for found in predictions for row in found.rows]
     measures, status = _measure_all(task, cases, repeats, folder, observe)
     record = _record(folder.name, command, cases, measures, status)
     write_atomically(folder / "validation.json", record.model_dump_json(indent=2) + "\n")
@@ -133,6 +132,12 @@ def validate(
         with open(out / LEDGER, "a") as ledger:
             ledger.writelines(f"{row.model_dump_json()}\n" for row in record.rows)
     return record
+
+
+def _steps(row: SimulationRow) -> int:
+    period = period_of(sync.make(row.sync))
+    fewest = STEPS[0] if period == 1 else PERIODS * period
+    return int(np.clip(RUN_S * 1e3 / row.step_ms.value, fewest, STEPS[1]))
 
 
 def _read_engines(text: str | Sequence[str]) -> list[str]:

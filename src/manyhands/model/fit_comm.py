@@ -1,27 +1,27 @@
-"""Find the α, β and γ with which the formulas come nearest to measured calls: the least sum of logarithms' errors.
+"""Find the α, β and γ with which the formulas come nearest to measured calls: the least error of the logarithm.
 
 Errors are relative, or the largest messages alone would decide, and a tenth counts as much as ten times; they are not
-squared, or the few calls that take a way of their own would decide. Each formula is linear in α, β and γ, so that each
-turn is one of non-negative least squares. Its weights come from the turn before (Schlossmacher 1973), and so does the
-choice of a call's algorithms, of which the cheapest is taken.
+squared, or the few calls that take a way of their own would decide. The search begins where non-negative least squares
+of relative errors end: each formula is linear in α, β and γ; which of a call's algorithms is the cheapest depends on
+them, so the choice and the fit take turns.
 """
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
+from scipy.optimize import minimize, nnls
 
 from manyhands.model.collectives import Formula, algorithms
 from manyhands.model.links import Floats, Link
 from manyhands.model.mpich import chosen
 from manyhands.model.slices import SLICES
 
-CommModel = Literal["messages", "mpich", "slices"]
+CommModel = Literal["messages", "mpich", "mpich-hosts", "slices"]
 TURNS = 30
 """Turns that choice and fit may take; they agree after a few, or go in a circle of nearly equal ones."""
-SMALL_ERROR, LEAST_S = 0.02, 1e-12
-"""Errors below the first are as good as none; no call takes less than the second."""
+GOOD, MOST_TRIES, LEAST = 0.01, 400, 1e-13
+"""A fit so near is not improved; how many others are tried if not; and what is as good as nothing."""
 FIRST_GUESS = (1e-6, 1e-10, 1e-10)
 """α in seconds, β and γ in seconds per byte, for the first choice of algorithms."""
 
@@ -42,6 +42,8 @@ class Fit(NamedTuple):
     gamma_s_per_byte: float
     error: float
     """Relative, in the median over the points."""
+    misfit: float
+    """Error of the logarithm, on average over the points: what is least."""
 
 
 def cost_s(model: CommModel, call: str, p: float, num_bytes: float, link: Link, gamma_s_per_byte: float) -> float:
@@ -56,31 +58,41 @@ def fit_comm(model: CommModel, points: Sequence[Point]) -> Fit:
     used = [point for point in points if model != "slices" or point.call in SLICES]
     assert used
     duplex = (True,) if model == "slices" else (True, False)
-    return min((_solve(model, used, full_duplex=each) for each in duplex), key=lambda fit: fit.error)
+    return min((_solve(model, used, full_duplex=each) for each in duplex), key=lambda fit: fit.misfit)
 
 
 def _solve(model: CommModel, points: Sequence[Point], *, full_duplex: bool) -> Fit:
     seconds = np.array([point.seconds for point in points])
     guess = np.array(FIRST_GUESS)
-    weights = 1 / seconds
     found: list[Fit] = []
     for _ in range(TURNS):
         rows = np.array([_row(model, point, guess.tolist(), full_duplex) for point in points])
-        guess, _ = nnls(rows * weights[:, None], seconds * weights)
-        link, gamma = _unpack(guess.tolist(), full_duplex)
-        predicted = np.array([cost_s(model, p.call, p.ranks, p.num_bytes, link, gamma) for p in points])
-        fit = Fit(link, gamma, float(np.median(np.abs(predicted / seconds - 1))))
+        guess, _ = nnls(rows / seconds[:, None], np.ones(len(points)))
+        fit = _judged(model, points, guess.tolist(), full_duplex)
         if fit in found:
             break
         found.append(fit)
-        weights = _weights(seconds, np.maximum(predicted, LEAST_S))
-    return min(found, key=lambda fit: fit.error)
+    best = min(found, key=lambda fit: fit.misfit)
+    return best if best.misfit < GOOD else _searched(model, points, best)
 
 
-def _weights(seconds: Floats, predicted: Floats) -> Floats:
-    """Return the weights with which a sum of squares is nearly the sum of the logarithms' errors."""
-    errors = np.maximum(np.abs(np.log(predicted / seconds)), SMALL_ERROR)
-    return np.asarray(1 / np.sqrt(seconds * predicted * errors))
+def _searched(model: CommModel, points: Sequence[Point], begun: Fit) -> Fit:
+    """Go downhill from a fit (Nelder and Mead 1965), in the logarithms of what is sought."""
+
+    def at(logarithms: Floats) -> Fit:
+        return _judged(model, points, np.exp(logarithms).tolist(), begun.link.full_duplex)
+
+    values = (begun.link.alpha_s, begun.link.beta_s_per_byte, begun.gamma_s_per_byte)
+    start = np.log(np.maximum(values, LEAST))
+    found = minimize(lambda x: at(x).misfit, start, method="Nelder-Mead", options={"maxfev": MOST_TRIES})
+    return min((begun, at(found.x)), key=lambda fit: fit.misfit)
+
+
+def _judged(model: CommModel, points: Sequence[Point], values: Sequence[float], full_duplex: bool) -> Fit:
+    link, gamma = _unpack(values, full_duplex)
+    costs = [cost_s(model, point.call, point.ranks, point.num_bytes, link, gamma) for point in points]
+    ratios = np.maximum(costs, LEAST) / [point.seconds for point in points]
+    return Fit(link, gamma, float(np.median(np.abs(ratios - 1))), float(np.mean(np.abs(np.log(ratios)))))
 
 
 def _row(model: CommModel, point: Point, guess: Sequence[float], full_duplex: bool) -> list[float]:
@@ -100,8 +112,8 @@ def _ways(model: CommModel, call: str, p: float, num_bytes: float) -> list[Formu
     """Return the formulas of a call; a message from one thread to another is no matter of slices."""
     if model == "slices" and call in SLICES:
         return [SLICES[call]]
-    if model == "mpich":
-        return [chosen(call, p, num_bytes)]
+    if model in ("mpich", "mpich-hosts"):
+        return [chosen(call, p, num_bytes, between_hosts=model == "mpich-hosts")]
     return [way.formula for way in algorithms(call).values()]
 
 

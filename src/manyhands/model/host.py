@@ -18,8 +18,8 @@ from manyhands.model.links import Floats, Link
 from manyhands.model.undisturbed import undisturbed
 from manyhands.record.calibration import CallTimes, CommCosts
 
-LARGE = 2**16
-"""Bytes from which on a call's jitter is that of large ones: theirs is a smaller share of what they take."""
+LARGE, LONG_S = 2**16, 2e-4
+"""Bytes or seconds from which on a call's jitter is that of large ones: theirs is a smaller share of what they take."""
 BURST = 8
 """Messages in a row that a `stream` has."""
 
@@ -72,7 +72,7 @@ class HostCalls:
 
         Of the same call in the middle of steps, where it was measured there, else of all calls of about this size.
         """
-        large = num_bytes >= LARGE
+        large = num_bytes >= LARGE or self.quiet_s(call, 2, num_bytes) >= LONG_S
         return self._jitter.get((call, large), self._jitter["", large])
 
     def message_s(self, num_bytes: float) -> tuple[float, float]:
@@ -97,9 +97,9 @@ class HostCalls:
         """By the call, or nothing for all calls, and whether they are large."""
         pools: dict[tuple[str, bool], list[Floats]] = {("", False): [], ("", True): []}
         for point in self._costs.points:
-            pools["", point.num_bytes >= LARGE].append(_factors(point))
+            pools["", _is_large(point)].append(_factors(point))
         for point in self._in_steps:
-            pools.setdefault((point.call, point.num_bytes >= LARGE), []).append(_factors(point))
+            pools.setdefault((point.call, _is_large(point)), []).append(_factors(point))
         return {key: np.concatenate(factors or [np.ones(1)]) for key, factors in pools.items()}
 
 
@@ -115,6 +115,10 @@ def overhead_s(points: list[CallTimes]) -> float:
 def gap_s(alone_s: float, burst_s: float) -> float:
     """Return what each further message adds to a stream of them, of which one alone takes so long."""
     return min(max(0.0, (burst_s - alone_s) / (BURST - 1)), alone_s)
+
+
+def _is_large(point: CallTimes) -> bool:
+    return point.num_bytes >= LARGE or undisturbed(point.us) * 1e-6 >= LONG_S
 
 
 def _factors(point: CallTimes) -> Floats:

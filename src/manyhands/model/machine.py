@@ -21,8 +21,6 @@ STEPS = 64
 """Steps that are drawn at once for all ranks."""
 COMPUTE, UPDATE, JITTER = range(3)
 """What is drawn, each from random numbers of its own."""
-PASSES_TO_TAKE = 2
-"""How often a server goes through a gradient that it keeps for later: it takes it out of the message, and copies it."""
 
 
 @final
@@ -205,7 +203,7 @@ def machine_of(
     most = max(kinds)
     costs = calibration.tasks[task]
     touch_s = 1e-3 * undisturbed(costs.touch_ms)
-    passes = (PASSES_TO_TAKE + 1) * pushes + 1 if pushes > 1 else 1
+    passes = pushes + 1 if pushes > 1 else 1  # to add up what each worker sent, and to put it where a step finds it
     return CalibratedMachine(
         place,
         host if cluster is None else None,

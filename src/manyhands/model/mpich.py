@@ -20,8 +20,10 @@ SHORT_GATHER, LONG_GATHER = 81_920, 524_288
 LONG_SCATTER = 524_288
 
 
-def chosen(call: str, p: float, num_bytes: float) -> Formula:
+def chosen(call: str, p: float, num_bytes: float, *, between_hosts: bool = False) -> Formula:
     """Return the formula of the algorithm that MPICH takes for a call of p ranks."""
+    if between_hosts and call == "broadcast" and p < FEW:
+        return tree_between_hosts
     if call in ("all-reduce", "reduce") and num_bytes > SHORT:
         return halving_all_reduce if call == "all-reduce" else halving_reduce
     return algorithms(call)[_name(call, p, num_bytes)].formula
@@ -58,6 +60,20 @@ def halving_reduce(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Do Rabenseifner's reduction; neighbours of extra ranks take their tensors first."""
     inner = algorithms("reduce")["rabenseifner"].formula(power_below(p), n, link, gamma)
     return inner + _late(p, n, link, gamma)
+
+
+def tree_between_hosts(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
+    """Send down a binomial tree; a rank sends to all its children at once, so that they share its port.
+
+    All children have the tensor at the same time, and only then does the one with the most below it go on.
+    """
+    messages, below = 0.0, float(p)
+    while below > 1:
+        children = np.ceil(np.log2(below))
+        messages += children
+        below = max(2.0 ** (children - 2), below - 2.0 ** (children - 1))
+    rounds = np.ceil(np.log2(p))
+    return rounds * link.alpha_s + messages * n * link.beta_s_per_byte
 
 
 def _late(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:

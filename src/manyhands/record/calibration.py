@@ -74,9 +74,9 @@ class CommCosts(BaseModel):
     """The most that were measured."""
     hosts: int = Field(default=1, ge=1)
     """The hosts that the most ranks were on: one that they shared, or one for each."""
-    model: Literal["messages", "mpich", "slices"]
+    model: Literal["messages", "mpich", "mpich-hosts", "slices"]
     """Whose formulas were fitted: of ranks that send messages, by whichever algorithm is the cheapest or by those that
-    MPICH takes, or of threads that each work on a slice in shared memory."""
+    MPICH takes, on one host or between hosts, or of threads that each work on a slice in shared memory."""
     latency_us: float = Field(ge=0)
     """α: of an empty message; with slices, of one more thread at a barrier."""
     gigabyte_per_s: float = Field(gt=0)

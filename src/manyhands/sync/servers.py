@@ -34,10 +34,12 @@ class Shards:
         self.spans = cut_aligned(replica.params.numel(), servers)
         # The scale travels as the bytes of a double, since the weights' type would round it.
         self._head = 1 + torch.float64.itemsize // replica.params.element_size()
-        self._mail = [replica.params.new_zeros(self._head + stop - start) for start, stop in self.spans]
+        lengths = [self._head + stop - start for start, stop in self.spans]  # of a message to each server
         if comm.rank >= self.num_workers:
             self._own = comm.rank - self.num_workers
             replica.update.narrow(*self.spans[self._own])
+            lengths = [lengths[self._own]] * self.num_workers  # of one from each worker
+        self._mail = [replica.params.new_zeros(length) for length in lengths]
 
     def tell(self, comm: Comm, what: int) -> None:
         """Send a message to every server; a push carries this worker's gradient."""
@@ -71,30 +73,31 @@ class Shards:
 
     def take(self, comm: Comm, source: int = ANY) -> tuple[int, int]:
         """Wait for a message; return who sent it and what it is. Its gradient is then in `grads`."""
-        mail = self._mail[self._own]
-        worker = comm.recv(mail, source)
-        self.open(mail)
-        return worker, int(mail[0])
+        worker = comm.recv(self._mail[0], source)
+        self.open(self._mail[0])
+        return worker, int(self._mail[0][0])
 
     def keep(self) -> Tensor:
         """Return a copy of the message taken last, to be opened later."""
-        return self._mail[self._own].clone()
+        return self._mail[0].clone()
 
     def open(self, mail: Tensor) -> None:
         """Put the gradient and the scale of the learning rate of a message where a step finds them."""
         start, stop = self.spans[self._own]
         self._replica.grads[start:stop] = mail[self._head :]
-        self._replica.update.scale = float(mail[1 : self._head].cpu().clone().view(torch.float64))
+        self._replica.update.scale = self._scale(mail)
 
     def take_all(self, comm: Comm) -> int:
         """Wait for a message of every worker; return what they are. The sum of the gradients is then in `grads`."""
-        parts = []
+        for worker, mail in enumerate(self._mail):
+            comm.recv(mail, worker)
         start, stop = self.spans[self._own]
-        for worker in range(self.num_workers):
-            _, what = self.take(comm, worker)
-            parts.append(self._replica.grads[start:stop].clone())
-        self._replica.grads[start:stop] = comm.add(parts)
-        return what
+        self._replica.grads[start:stop] = comm.add([mail[self._head :] for mail in self._mail])
+        self._replica.update.scale = self._scale(mail)
+        return int(mail[0])
+
+    def _scale(self, mail: Tensor) -> float:
+        return float(mail[1 : self._head].cpu().clone().view(torch.float64))
 
     def answer(self, comm: Comm, worker: int) -> None:
         """Send the own slice of the weights."""

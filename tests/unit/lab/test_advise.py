@@ -83,11 +83,11 @@ def advise(monkeypatch: pytest.MonkeyPatch) -> Advise:
 
 
 def test_a_network_that_costs_nothing_wants_all_workers(advise: Advise) -> None:
-    found = advise(cluster=ETHERNET.model_copy(update={"between": INSTANT}))
+    found = advise(cluster=ETHERNET.model_copy(update={"between": INSTANT}), max_workers=64)
     first = found.best[0]
-    assert (first.workers, first.batch_size) == (16, CRITICAL)
-    assert "--max-workers is 16" in " ".join(first.reasons)
-    assert [row.workers for row in found.best] == [16, 8, 4]
+    assert (first.workers, first.batch_size) == (64, CRITICAL)
+    assert "--max-workers is 64" in " ".join(first.reasons)
+    assert [row.workers for row in found.best] == [64, 32, 16]
 
 
 def test_a_dreadful_network_wants_one_worker(advise: Advise) -> None:
