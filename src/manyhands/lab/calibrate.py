@@ -275,8 +275,7 @@ def _gather(
     for stage, ranks in zip(stages, found, strict=True):
         times = joined_steps([own["steps"] for own in ranks])
         if stage.ranks == 1:
-            touch_ms = [ms for point in ranks[0]["steps"] for ms in point["touch_ms"]]
-            tasks[stage.task] = _task_costs(stage.task, measured[stage.task], times, touch_ms, made)
+            tasks[stage.task] = _task_costs(stage.task, measured[stage.task], times, ranks[0]["steps"], made)
             continue
         exchanges = {
             same[0]["rows"]: joined_calls([own["exchanges"] for own in same])
@@ -301,7 +300,10 @@ def _gather(
     )
 
 
-def _task_costs(name: str, own: _Measured, points: list[RowTimes], touch_ms: list[float], made: str) -> TaskCosts:
+def _task_costs(
+    name: str, own: _Measured, points: list[RowTimes], steps: Sequence[dict[str, Any]], made: str
+) -> TaskCosts:
+    updates = [undisturbed(point["update_ms"]) / max(undisturbed(point["serial_ms"]), 1e-9) for point in steps]
     params = own.ready.replica.params
     samples = len(own.ready.data.train)
     return TaskCosts(
@@ -313,7 +315,8 @@ def _task_costs(name: str, own: _Measured, points: list[RowTimes], touch_ms: lis
         batch_size=samples if own.config.batch_size == "full" else min(own.config.batch_size, samples),
         made=made,
         points=points,
-        touch_ms=touch_ms,
+        touch_ms=[ms for point in steps for ms in point["touch_ms"]],
+        update_share=min(1.0, statistics.median(updates)),
     )
 
 

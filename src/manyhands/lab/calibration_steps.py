@@ -55,6 +55,8 @@ class _Point:
     """Steps that all ranks made at the same time, each for itself."""
     touch_ms: list[float] = field(default_factory=list)
     """Going through the gradients right after a step, as a strategy does that scales them."""
+    update_ms: list[float] = field(default_factory=list)
+    """The optimiser's step alone, after the same step."""
     step_s: float = SLOW_S
     """About what a step takes, exchange included."""
     disturbed: int = 0
@@ -96,7 +98,7 @@ class _Bench:
         self._first = self.replica.params.clone()
 
     def make_steps(self, point: _Point, steps: int) -> None:
-        """Make a block of steps, and one without exchanges; after them, go once more through the gradients."""
+        """Make a block of steps, and one without exchanges; then go once more through the gradients, and apply them."""
         for made in self.run(point, steps, "allreduce", Spans(), self.comm):
             point.compute_ms.append(1e3 * made.compute_s)
             point.serial_ms.append(1e3 * made.serial_s)
@@ -106,7 +108,10 @@ class _Bench:
             point.silent += self.run(point, steps, "allreduce", Spans(), SelfComm())
         begun = self.comm.clock()
         self.replica.grads.mul_(1.0)
-        point.touch_ms.append(1e3 * (self.comm.clock() - begun))
+        touched = self.comm.clock()
+        self.replica.apply()
+        point.touch_ms.append(1e3 * (touched - begun))
+        point.update_ms.append(1e3 * (self.comm.clock() - touched))
 
     def time_exchanges(self, point: _Point, steps: int) -> None:
         """Make blocks of steps, and note when their calls began and were done."""
@@ -181,6 +186,7 @@ def time_steps(
                 "disturbed": sum(made.disturbed for made in point.silent),
             },
             "touch_ms": point.touch_ms,
+            "update_ms": point.update_ms,
             "exchanges": [
                 {"call": call, "num_bytes": bench.replica.grads.nbytes, "stamps": stamps}
                 for call, stamps in point.exchanges.items()

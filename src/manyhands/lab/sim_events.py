@@ -114,6 +114,7 @@ def paces_of(machine: CalibratedMachine, rank: int, workers: int) -> Paces:
     return Paces(
         lambda: machine.step_s(rank) if rank < workers else 0.0,
         lambda share: share * machine.update_s(rank),
+        lambda: machine.loop_s(rank) if rank < workers else 0.0,
         machine.touch_s_per_byte * slowness,
     )
 
@@ -133,7 +134,7 @@ class VirtualRank:
     ) -> None:
         """Be a rank of `comm`, whose clock `advance` lets run; a step takes about `usual_s`."""
         self._scene, self._comm, self._traced = scene, comm, TracedComm(comm)
-        self._strategy = strategy
+        self._strategy, self._advance, self._loop_s = strategy, advance, paces.loop_s
         self._replica = MetaReplica(scene.outline, advance, paces)
         use_times(self._strategy, scene.codec, advance, self._replica.charge)
         self._interval = meet_every(self._strategy, usual_s)
@@ -168,6 +169,7 @@ class VirtualRank:
         ends_epoch = (step + 1) % self._scene.steps_per_epoch == 0
         if ends_epoch:
             self._end_epoch()
+        self._advance(self._loop_s())
         self._traced.collective_s.append(self._traced.p2p_s)
         self._traced.p2p_s = 0.0
         if ends_epoch or int((step + 1) / self._interval) > int(step / self._interval):

@@ -24,7 +24,7 @@ from manyhands.model.closed_form import slowest_s
 from manyhands.model.crowd import StepTimes
 from manyhands.model.hierarchy import call_s
 from manyhands.model.links import Floats
-from manyhands.model.machine import CalibratedMachine
+from manyhands.model.machine import STEPS, CalibratedMachine
 from manyhands.model.slowest import Slowest
 from manyhands.replica.meta import Paces
 
@@ -63,9 +63,14 @@ class Series:
     """Whether it is the calibrated machine itself whose calls were measured."""
 
     @property
-    def update_s(self) -> float:
+    def serial_s(self) -> float:
         """The optimiser's step and the loop, on average."""
         return float(self.times.serial_s.mean()) / self.machine.cluster.core_speed
+
+    @property
+    def update_s(self) -> float:
+        """The optimiser's step, on average."""
+        return self.machine.update_share * self.serial_s
 
     @property
     def usual_s(self) -> float:
@@ -78,7 +83,7 @@ class Series:
         if in_a_row == 0:
             return self.usual_s * self.slowness()
         places = sample(len(self.busy)) if len(self.busy) > MOST_PLACES else np.arange(len(self.busy))
-        one = _mean_of(Slowest.of(self.times.whole_s), in_a_row)
+        one = _mean_of(Slowest.of(self.times.whole_s), in_a_row, self.machine.persistence)
         # Between these the slowest grows with the logarithm of the workers.
         return np.interp(np.log(self.busy), np.log(self.busy[places]), slowest_s(self.busy[places], one, cluster))
 
@@ -198,7 +203,7 @@ def meetings(series: Series) -> Closed:
     apart = min(max(1.0, steps / met) if met else math.inf, meet_every(strategy, series.usual_s))
     in_a_row = round(min(apart, float(series.steps_per_epoch[0])))
     slowest = series.own_s(in_a_row)
-    log = _run_alone(series, steps, slowest - series.update_s)[1]
+    log = _run_alone(series, steps, slowest - series.serial_s)[1]
     return Closed(_splits(series, log, steps, slowest), in_a_row)
 
 
@@ -228,7 +233,9 @@ def _run_alone(series: Series, steps: int, compute_s: Any) -> tuple[SoloComm, Ra
     machine = series.machine
     comm = SoloComm(series.scene.workers, series.call_s)
     touch_s = machine.touch_s_per_byte / machine.cluster.core_speed
-    paces = Paces(lambda: compute_s, lambda share: share * series.update_s, touch_s)
+    paces = Paces(
+        lambda: compute_s, lambda share: share * series.update_s, lambda: series.serial_s - series.update_s, touch_s
+    )
     rank = VirtualRank(series.scene, sync.make(series.scene.sync), paces, comm, comm.advance, series.usual_s)
     return comm, rank.run(0, steps)
 
@@ -245,9 +252,10 @@ def _splits(series: Series, log: RankLog, steps: int, slowest: Floats) -> list[S
     return [StepSplit(*each) for each in np.transpose(columns).tolist()]
 
 
-def _mean_of(compute: Slowest, steps: int) -> Slowest:
+def _mean_of(compute: Slowest, steps: int, persistence: float) -> Slowest:
     """Return the distribution of the mean of so many steps in a row."""
     if steps <= 1:
         return compute
-    shape = SUMS, min(steps, MOST_SUMMED)
-    return Slowest.of(compute.draw_s(np.random.default_rng(0), shape).mean(axis=1))
+    random, blocks = np.random.default_rng(0), -(-min(steps, MOST_SUMMED) // STEPS)
+    drawn = compute.draw_rows_s(random, SUMS * blocks, min(steps, STEPS), persistence)
+    return Slowest.of(drawn.reshape(SUMS, -1).mean(axis=1))

@@ -57,6 +57,11 @@ class Exchange:
         """Of the optimiser's step over all weights."""
         return self.series.update_s
 
+    @property
+    def loop_s(self) -> float:
+        """Of what a worker does in every step besides."""
+        return self.series.serial_s - self.series.update_s
+
     def touch_s(self, num_bytes: float) -> float:
         """Return what it takes a rank to go through so many bytes."""
         machine = self.series.machine
@@ -113,9 +118,9 @@ def _gather_server(ex: Exchange) -> StepSplit:
     """Rank 0 takes p − 1 gradients, adds, steps, and answers one worker after the other."""
     latency_s, busy_s = ex.message_s(ex.num_bytes)
     adds_s = ex.touch_s((ex.workers + 1) * ex.num_bytes)
-    step_s = ex.last_s(busy_s) - busy_s + 2 * (latency_s + busy_s) + adds_s + ex.update_s
+    step_s = ex.last_s(busy_s) - busy_s + 2 * (latency_s + busy_s) + adds_s + ex.update_s + ex.loop_s
     step_s += (ex.workers - 2) * busy_s / ex.in_a_row
-    return ex.split(step_s, (adds_s + ex.update_s) / ex.workers)
+    return ex.split(step_s, (adds_s + ex.update_s) / ex.workers + ex.loop_s)
 
 
 def _parameter_server(ex: Exchange) -> StepSplit:
@@ -123,9 +128,9 @@ def _parameter_server(ex: Exchange) -> StepSplit:
     servers, own_s = ex.strategy.num_servers(), ex.touch_s(ex.num_bytes)
     latency_s, busy_s = ex.message_s(ex.num_bytes / servers)
     adds_s = ((ex.workers + 1) * own_s + ex.update_s) / servers
-    step_s = ex.last_s(busy_s) + own_s + 2 * latency_s + (servers + 1) * busy_s + adds_s
+    step_s = ex.last_s(busy_s) + own_s + ex.loop_s + 2 * latency_s + (servers + 1) * busy_s + adds_s
     step_s += (ex.workers - 1) * busy_s / ex.in_a_row
-    return ex.split(step_s, own_s)
+    return ex.split(step_s, own_s + ex.loop_s)
 
 
 def _async_server(ex: Exchange) -> StepSplit:
@@ -135,18 +140,19 @@ def _async_server(ex: Exchange) -> StepSplit:
     slowness = float(ex.series.machine.cluster.slowness(ex.workers).mean()) * ex.series.machine.cluster.core_speed
     alone_s = float(ex.compute.expected_s(1)) * slowness
     update_s = (ex.update_s + own_s) / servers
-    around_s = alone_s + own_s + 2 * latency_s + (servers + 1) * busy_s + update_s
+    around_s = alone_s + own_s + ex.loop_s + 2 * latency_s + (servers + 1) * busy_s + update_s
     served_s = max(busy_s, update_s)
     late_s = float(ex.series.own_s(ex.in_a_row)[0] - ex.series.own_s(0)[0])
     step_s = max(around_s + late_s, ex.workers * served_s)
-    return ex.split(step_s + min(around_s, (ex.workers - 1) * served_s) / ex.in_a_row, own_s)
+    return ex.split(step_s + min(around_s, (ex.workers - 1) * served_s) / ex.in_a_row, own_s + ex.loop_s)
 
 
 def _gossip(ex: Exchange) -> StepSplit:
     """Follow a ring of ranks: even ones send and then receive, odd ones the other way round, first right, then left."""
     latency_s, busy_s = ex.message_s(ex.num_bytes)
     size = min(ex.workers, RING + ex.workers % 2)
-    own_s, message_s = ex.update_s + ex.touch_s((4 if size > 2 else 3) * ex.num_bytes), latency_s + busy_s
+    own_s = ex.update_s + ex.loop_s + ex.touch_s((4 if size > 2 else 3) * ex.num_bytes)
+    message_s = latency_s + busy_s
     now, first = np.zeros(size), 0.0
     for step, computed_s in enumerate(ex.computed_s(RING_STEPS, size)):
         now = now + computed_s + own_s

@@ -14,6 +14,8 @@ from manyhands.model.links import Floats
 from manyhands.model.undisturbed import undisturbed
 from manyhands.record.calibration import Calibration, RowTimes
 
+MOST_ALIKE = 0.95
+"""Correlation of steps beyond which blocks of a minute tell nothing more."""
 MOST_QUEUED = 4096
 """Workers up to which a queue is followed one by one; beyond that what they queue for is busy all the time."""
 
@@ -102,6 +104,25 @@ def run_spread(calibration: Calibration, task: str, engine: str, sharing: int) -
     if rounds < 2:
         return 0.0
     return float(np.std(np.mean([each[:rounds] / each[:rounds].mean() for each in blocks], axis=0), ddof=1))
+
+
+def persistence(calibration: Calibration, task: str, engine: str, sharing: int) -> float:
+    """Return how much alike steps of a worker are that follow each other: the correlation within blocks of them."""
+    crowds = _crowds(calibration, task, engine)
+    ranks = max(k for k in crowds if k <= sharing)
+    found = [_within(point, point.block // ranks) for point in crowds[ranks] if point.block >= 2 * ranks]
+    return float(np.clip(np.median(found), 0.0, MOST_ALIKE)) if found else 0.0
+
+
+def _within(point: RowTimes, steps: int) -> float:
+    """Return the correlation within blocks of so many steps, each of one worker (analysis of variance)."""
+    whole = np.asarray(point.compute_ms) + np.asarray(point.serial_ms)
+    blocks = whole[: len(whole) // steps * steps].reshape(-1, steps)
+    if len(blocks) < 2:
+        return 0.0
+    between, within = steps * blocks.mean(axis=1).var(ddof=1), blocks.var(axis=1, ddof=1).mean()
+    total = between + (steps - 1) * within
+    return float((between - within) / total) if total > 0 else 0.0
 
 
 def _block_means(point: RowTimes) -> list[float]:

@@ -9,17 +9,17 @@ import numpy as np
 from manyhands.comm.sim import Machine
 from manyhands.errors import check
 from manyhands.model.cluster import Cluster, LinkSpec
-from manyhands.model.crowd import Estimate, StepTimes, contention, run_spread, step_times
+from manyhands.model.crowd import Estimate, StepTimes, contention, persistence, run_spread, step_times
 from manyhands.model.hierarchy import hierarchical_s
 from manyhands.model.host import HostCalls
 from manyhands.model.links import Floats
-from manyhands.model.slowest import Slowest
+from manyhands.model.slowest import Slowest, like_levels
 from manyhands.model.undisturbed import undisturbed
 from manyhands.record.calibration import Calibration, CommCosts
 
-STEPS = 64
-"""Steps that are drawn at once for all ranks."""
-COMPUTE, UPDATE, JITTER = range(3)
+STEPS = 16
+"""Steps that are drawn at once for all ranks; a rank that is slow may be so for all of them."""
+COMPUTE, UPDATE, LOOP, JITTER = range(4)
 """What is drawn, each from random numbers of its own."""
 
 
@@ -28,7 +28,7 @@ class CalibratedMachine(Machine):
     """Draws what ranks take from measured distributions; the same seed gives the same draws.
 
     Made by `machine_of`. A worker's `step_s` is its forward and backward pass alone, so that the exchange comes
-    between it and the optimiser's step: `update_s` is the rest of the step.
+    between it and the optimiser's step: `update_s` and `loop_s` are the rest of the step.
     """
 
     def __init__(
@@ -42,8 +42,10 @@ class CalibratedMachine(Machine):
         server_adds_s: float,
         gamma_s_per_byte: float,
         touch_s_per_byte: float,
+        update_share: float,
         contention: Estimate,
         run_spread: float,
+        persistence: float,
         shares_ports: bool,
         seed: int,
     ) -> None:
@@ -69,8 +71,15 @@ class CalibratedMachine(Machine):
         self._slowness = cluster.slowness(num_workers + num_servers)
         self._server_adds_s = server_adds_s
         servers = [times[-1]] * num_servers
-        self._compute = _Draws([each.compute_s for each in times], self._slowness[:num_workers], (seed, COMPUTE))
-        self._update = _Draws([each.serial_s for each in (*times, *servers)], self._slowness, (seed, UPDATE))
+        self.persistence = persistence
+        """How much alike the steps are that follow each other: correlation."""
+        self.update_share = update_share
+        """Of what a worker does besides forward and backward, the optimiser's step."""
+        computed = [each.compute_s for each in times]
+        self._compute = _Draws(computed, self._slowness[:num_workers], (seed, COMPUTE), persistence)
+        serial = [each.serial_s for each in (*times, *servers)]
+        self._update = _Draws(serial, self._slowness, (seed, UPDATE), persistence)
+        self._loop = _Draws(serial[:num_workers], self._slowness[:num_workers], (seed, LOOP), persistence)
         self._random = np.random.default_rng((seed, JITTER))
         self._costs_s: dict[tuple[str, Sequence[int], float], float] = {}
 
@@ -78,11 +87,15 @@ class CalibratedMachine(Machine):
         """Draw a worker's forward and backward pass, or a server's update of its slice and what it adds up for it."""
         if rank < self._num_workers:
             return self._compute.next(rank)
-        return self._update.next(rank) / self._num_servers + self._server_adds_s * float(self._slowness[rank])
+        return self.update_s(rank) / self._num_servers + self._server_adds_s * float(self._slowness[rank])
 
     def update_s(self, rank: int) -> float:
-        """Draw the rest of a worker's step: the optimiser's step and the loop around it."""
-        return self._update.next(rank)
+        """Draw an optimiser's step."""
+        return self.update_share * self._update.next(rank)
+
+    def loop_s(self, rank: int) -> float:
+        """Draw what a worker does in every step besides, whoever makes the optimiser's."""
+        return (1 - self.update_share) * self._loop.next(rank)
 
     def collective_s(self, call: str, ranks: Sequence[int], num_bytes: int) -> float:
         """Return what a call takes; on this host, with its jitter."""
@@ -131,12 +144,12 @@ class CalibratedMachine(Machine):
 class _Draws:
     """Draws for every rank, a block of steps at once; a rank's are the same in whatever order the ranks ask."""
 
-    def __init__(self, samples_s: Sequence[Floats], factors: Floats, seed: tuple[int, int]) -> None:
+    def __init__(self, samples_s: Sequence[Floats], factors: Floats, seed: tuple[int, int], persistence: float) -> None:
         kinds = {id(samples): samples for samples in samples_s}
         self._kinds = [
             (Slowest.of(samples), np.array([id(each) == key for each in samples_s])) for key, samples in kinds.items()
         ]
-        self._factors, self._seed = factors, seed
+        self._factors, self._seed, self._persistence = factors, seed, persistence
         self._made = [0] * len(samples_s)
         self._blocks: dict[int, list[list[float]]] = {}
         self._ranks_in: Counter[int] = Counter()
@@ -155,7 +168,8 @@ class _Draws:
         return value
 
     def _draw(self, block: int) -> list[list[float]]:
-        levels = np.random.default_rng((*self._seed, block)).random((len(self._made), STEPS))
+        random = np.random.default_rng((*self._seed, block))
+        levels = like_levels(random, (len(self._made), STEPS), self._persistence)
         drawn = np.empty_like(levels)
         for slowest, mask in self._kinds:
             drawn[mask] = slowest.quantile_s(levels[mask])
@@ -214,7 +228,9 @@ def machine_of(
         gamma_s_per_byte=host.gamma_s_per_byte,
         touch_s_per_byte=touch_s / costs.weight_bytes,
         contention=contention(calibration, task, engine, *most),
+        update_share=costs.update_share,
         run_spread=run_spread(calibration, task, engine, most[1]),
+        persistence=persistence(calibration, task, engine, most[1]),
         shares_ports=cluster is None and comm.apart,
         seed=seed,
     )

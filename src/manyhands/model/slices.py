@@ -1,9 +1,12 @@
 """What calls cost between threads that share their memory: each works on its slice of everybody's tensor.
 
 It is how engine `threads` carries them out, so the formulas count what its code does: a barrier before and one after,
-and between them copies (β) and additions (γ) of bytes. Of a `Link` here α is what one more thread adds to a barrier,
-whose first thread counts in and wakes the others one after another.
+and between them copies (β) and additions (γ) of bytes. Of a `Link` here α is what a barrier of two threads takes. Of
+more, each wakes the next at best, which takes p − 1 times as long; at worst every pair adds as much, since all of them
+wait for the interpreter's lock. The geometric mean is between the two.
 """
+
+import numpy as np
 
 from manyhands.model.collectives import Formula
 from manyhands.model.links import Floats, Link
@@ -11,7 +14,7 @@ from manyhands.model.links import Floats, Link
 
 def barrier(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Wait for all threads."""
-    return (p - 1) * link.alpha_s
+    return (p - 1) * np.sqrt(p / 2) * link.alpha_s
 
 
 def _between_barriers(work: Formula) -> Formula:

@@ -10,7 +10,7 @@ from typing import final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betainc, betaln
+from scipy.special import betainc, betaln, ndtr
 
 from manyhands.model.links import Floats
 
@@ -20,6 +20,15 @@ SHAPES = (-1.0, 0.25)
 """From the uniform distribution's to one that is heavier than any that samples of a minute could prove."""
 ROWS = 1024
 """Numbers of ranks worked on at once, to bound memory."""
+
+
+def like_levels(random: np.random.Generator, shape: tuple[int, int], persistence: float) -> Floats:
+    """Draw levels from 0 to 1 of which those of a row are correlated: a normal copula."""
+    if persistence == 0:
+        return random.random(shape)
+    of_row, own = random.standard_normal((shape[0], 1)), random.standard_normal(shape)
+    levels: Floats = ndtr(persistence**0.5 * of_row + (1 - persistence) ** 0.5 * own)
+    return np.minimum(levels, np.nextafter(1.0, 0.0))
 
 
 @final
@@ -72,6 +81,10 @@ class Slowest:
     def draw_s(self, random: np.random.Generator, shape: int | tuple[int, ...], p: npt.ArrayLike = 1) -> Floats:
         """Draw the slowest of p; with p = 1, steps of a rank."""
         return self.quantile_s(random.random(shape), p)
+
+    def draw_rows_s(self, random: np.random.Generator, rows: int, steps: int, persistence: float) -> Floats:
+        """Draw rows of steps that follow each other: where one is slow, so may be the others of its row."""
+        return self.quantile_s(like_levels(random, (rows, steps), persistence))
 
     def _body_part(self, sizes: npt.NDArray[np.int64]) -> Floats:
         """Sum sample × probability that it is the slowest, which is a difference of two powers of shares."""

@@ -45,6 +45,8 @@ class TaskCosts(BaseModel):
     """When it was measured."""
     points: list[RowTimes] = Field(min_length=1)
     """The fewest rows first."""
+    update_share: float = Field(default=1.0, ge=0, le=1)
+    """Of `serial_ms`, the optimiser's step; the rest is the loop, which every worker has, whoever makes that step."""
     touch_ms: list[float] = Field(min_length=1)
     """Going once through all gradients with one thread, as a strategy does that scales or adds, each time."""
 

@@ -47,6 +47,8 @@ class Paces:
     """Draws the forward and backward pass of its next step."""
     update_s: Callable[[float], float]
     """Draws the optimiser's next step, over this share of the weights."""
+    loop_s: Callable[[], float] = lambda: 0.0
+    """Draws what a worker does in every step besides."""
     s_per_byte: float = 0.0
     """Of going through a tensor, as a strategy does that scales or adds."""
 

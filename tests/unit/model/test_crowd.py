@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_up_calibration import ROWS, affine, calibration, row_times, varying
 
-from manyhands.model.crowd import contention, demand_of, queueing, run_spread, step_times
+from manyhands.model.crowd import contention, demand_of, persistence, queueing, run_spread, step_times
 from manyhands.record.calibration import RowTimes
 
 
@@ -47,7 +47,7 @@ def test_every_quantile_is_interpolated() -> None:
 def test_points_of_different_lengths_are_mixed() -> None:
     known = calibration(varying)
     costs = known.tasks["mlp"]
-    short = costs.points[2].model_copy(update={"compute_ms": varying(8)[::8], "serial_ms": [0.25] * 51})
+    short = costs.points[2].model_copy(update={"compute_ms": sorted(varying(8))[::8], "serial_ms": [0.25] * 51})
     known.tasks["mlp"] = costs.model_copy(update={"points": [*costs.points[:2], short, costs.points[3]]})
     times = step_times(known, "mlp", "mpi", 20, 1)
     assert len(times.compute_s) == 401
@@ -151,3 +151,14 @@ def test_a_step_without_an_exchange_before_it_is_a_silent_one() -> None:
     every, fourth = (step_times(made, "mlp", "mpi", 8, 2, period=period).quiet_s for period in (1, 4))
     once = step_times(made, "mlp", "mpi", 8, 1).quiet_s
     assert (every, fourth) == pytest.approx((1.5 * once, (1 + 0.5 / 4) * once))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.8])
+def test_persistence_is_the_share_of_the_variance_that_blocks_have_in_common(share: float) -> None:
+    random = np.random.default_rng(1)
+
+    def in_blocks(rows: float) -> list[float]:
+        common, own = random.standard_normal((2000, 1)), random.standard_normal((2000, 4))
+        return [float(ms) for ms in (50 + share**0.5 * common + (1 - share) ** 0.5 * own).ravel()]
+
+    assert persistence(calibration(in_blocks), "mlp", "mpi", 1) == pytest.approx(share, abs=0.05)

@@ -41,6 +41,15 @@ def test_draws_of_steps_and_of_ranks_do_not_follow_each_other() -> None:
     assert abs(np.corrcoef(first[1:], first[:-1])[0, 1]) < 0.05
 
 
+def test_steps_that_were_alike_while_they_followed_each_other_are_drawn_alike() -> None:
+    """Of which the distribution stays what it was, and ranks do not follow each other."""
+    made = machine(compute=lambda rows: sorted(varying(rows)))
+    first, second = draws(made, 0), draws(made, 1)
+    assert np.corrcoef(first[1:], first[:-1])[0, 1] > 0.8
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.1
+    assert first.mean() == pytest.approx(6e-3, rel=0.02)
+
+
 def test_the_same_seed_gives_the_same_draws_in_whatever_order_ranks_ask() -> None:
     a, b, other = machine(seed=3), machine(seed=3), machine(seed=4)
     in_turn = [[a.step_s(rank) for rank in range(4)] for _ in range(200)]

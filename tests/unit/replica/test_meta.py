@@ -24,7 +24,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def replica(clock: Clock) -> MetaReplica:
-    return MetaReplica(OUTLINE, clock.advance, Paces(lambda: 8.0, lambda share: 4.0 * share, 0.01))
+    return MetaReplica(OUTLINE, clock.advance, Paces(lambda: 8.0, lambda share: 4.0 * share, s_per_byte=0.01))
 
 
 def test_a_pass_takes_its_time(replica: MetaReplica, clock: Clock) -> None:
