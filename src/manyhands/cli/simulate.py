@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from manyhands.lab.simulate import SimulationPulse
 
 OUT = Path("simulations")
-WIDE = 200
+WIDE = 300
 """Columns of a table that goes to a file."""
 MOST_SHOWN = 60
 """Rows of a table; of more, some are shown."""
