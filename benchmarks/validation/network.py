@@ -30,7 +30,6 @@ from manyhands.lab.simulate import simulate
 from manyhands.lab.validate import PERIODS, Case
 
 HERE = Path(__file__).resolve().parent
-TASKS = "mlp,recommender,softmax"
 ROWS = 16
 """Of each worker: so few that the cores, which all hosts share, wait for the links."""
 LATEST_MS = 50
@@ -45,13 +44,19 @@ class Rate:
     """What may pass at once after a pause; it must have room for a packet."""
     frame_bytes: int
     """Of a packet; larger ones at the greater rate, or the cores would be the limit."""
-    frames: int = 1
+    frames: int
     """Packets that pass the stack as one."""
+    tasks: str
+    """What is trained: networks of so many weights that the wire takes longer than Python does."""
 
 
-RATES = {"1gbit": Rate(20_000, 9000, 2), "100mbit": Rate(3100, 1500)}
+RATES = {
+    "1gbit": Rate(20_000, 9000, 2, "mlp,dnn,recommender"),
+    "100mbit": Rate(3100, 1500, 1, "mlp,recommender,softmax"),
+}
 PATIENT = {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1", "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "1"}
 """Let MPICH's ranks sleep while they wait, since all hosts share the cores."""
+ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 NAME, BRIDGE, NET = "mhhost", "mhbridge", "10.77.0"
 
 
@@ -61,7 +66,7 @@ def main() -> None:
     out: Path = asked.out
     out.mkdir(parents=True, exist_ok=True)
     say = lambda *words: print(f"{time.strftime('%H:%M:%S')}", *words, file=sys.stderr, flush=True)  # noqa: E731
-    tasks, kept = asked.tasks.split(","), out / "calibration.json"
+    tasks, kept = (asked.tasks or RATES[asked.rate].tasks).split(","), out / "calibration.json"
     num_hosts = max(map(int, asked.workers.split(","))) + 1  # one for the server
     with hosts(num_hosts, asked.rate) as names, hurried_kernel():
         (out / "hosts.txt").write_text("".join(f"{name}\n" for name in names))
@@ -87,7 +92,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rate", choices=RATES, default="1gbit")
     parser.add_argument("--workers", default="2,3,4")
-    parser.add_argument("--tasks", default=TASKS)
+    parser.add_argument("--tasks", default="", help="instead of those of the rate")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--runs", type=int, default=2, help="of each case in a round, and in one world of MPI ranks")
     parser.add_argument("--budget", type=float, default=90.0)
@@ -116,7 +121,10 @@ def hosts(num: int, rate: str) -> Iterator[list[str]]:
         sys.exit("only root may make network namespaces")
     names = [f"{NAME}{i + 1}" for i in range(num)]
     _take_down(names)
+    allowed = ALLOWED.read_text()
     try:
+        # As on most systems; BBR, which some kernels prefer, measures the link anew all the time.
+        ALLOWED.write_text(f"{allowed.strip()} cubic")
         _do(f"ip link add {BRIDGE} mtu {RATES[rate].frame_bytes} type bridge")
         _do(f"ip addr add {NET}.254/24 dev {BRIDGE}")
         _do(f"ip link set {BRIDGE} up")
@@ -125,6 +133,7 @@ def hosts(num: int, rate: str) -> Iterator[list[str]]:
         yield names
     finally:
         _take_down(names)
+        ALLOWED.write_text(allowed)
 
 
 def _add_host(name: str, number: int, rate: str) -> None:
@@ -139,16 +148,7 @@ def _add_host(name: str, number: int, rate: str) -> None:
     for where, device in (("", port), (f"-n {name}", "eth0")):
         _do(f"ip {where} link set {device} mtu {shape.frame_bytes} gso_max_segs {shape.frames}")
         _do(f"tc {where} qdisc add dev {device} root tbf rate {rate} burst {shape.burst_bytes} limit {limit}")
-    # As on most systems; BBR, which some kernels here prefer, measures the link anew all the time.
-    _allow("cubic")
     _do(f"ip netns exec {name} sh -c 'echo cubic > /proc/sys/net/ipv4/tcp_congestion_control'")
-
-
-def _allow(control: str) -> None:
-    path = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
-    allowed = path.read_text().split()
-    if control not in allowed:
-        path.write_text(" ".join([*allowed, control]))
 
 
 def _take_down(names: list[str]) -> None:

@@ -17,7 +17,7 @@ from rich.table import Table
 from manyhands.cli.calibrate import CALIBRATION_OPTION
 from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, config_options, default_is
 from manyhands.cli.show import people, print_json, results
-from manyhands.cli.simulate_train import trained_columns, trained_sentences
+from manyhands.cli.simulate_train import trained_columns, trained_sentences, trained_title
 from manyhands.config import RunConfig
 from manyhands.errors import check
 from manyhands.record.simulation import Estimate, SimulationRecord, SimulationRow
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 OUT = Path("simulations")
 WIDE = 300
-"""Columns of a table that goes to a file."""
+"""Columns that a table may have."""
 MOST_SHOWN = 60
 """Rows of a table; of more, some are shown."""
 BY_FORMULA = "*"
@@ -165,7 +165,7 @@ def show(record: SimulationRecord, console: Console) -> None:
     for sentence in _best(record.rows):
         console.print(sentence, markup=False, soft_wrap=True)
     if record.trained:
-        _print(console, "trained", _table(trained_columns(record, with_bounds), record.trained))
+        _print(console, trained_title(record), _table(trained_columns(record, with_bounds), record.trained))
         console.print()
     for sentence in trained_sentences(record, with_bounds):
         console.print(sentence, markup=False, soft_wrap=True)
@@ -249,8 +249,8 @@ def _best(rows: Sequence[SimulationRow]) -> Iterator[str]:
 
 def _print(console: Console, title: str, table: Table) -> None:
     console.print(f"\n{title}", markup=False, soft_wrap=True)
-    to = console if console.is_terminal else Console(file=console.file, width=WIDE, highlight=False)
-    to.print(table, soft_wrap=False)
+    # A terminal folds lines that are too long; a table that is fitted into it would lose figures.
+    Console(file=console.file, width=max(console.width, WIDE), highlight=False).print(table)
 
 
 def _say(sentence: str) -> None:

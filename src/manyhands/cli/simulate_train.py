@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from manyhands.record.simulation import SimulationRecord, TrainedRow
-from manyhands.record.texts import duration, figure, percent
+from manyhands.record.texts import duration, figure, percent, plain
 from manyhands.record.virtual import Method
 
 Column = tuple[str, Callable[[TrainedRow], str]]
@@ -17,14 +17,25 @@ HOW: dict[Method, str] = {
 }
 
 
+SETTINGS: list[Column] = [
+    ("epochs", lambda row: plain(row.epochs)),
+    ("batch", lambda row: f"{row.batch_size:,}"),
+    ("lr", lambda row: f"{row.lr:g}"),
+]
+
+
+def trained_title(record: SimulationRecord) -> str:
+    """Say above the table what is the same for all rows: `trained: epochs 2, batch 64, lr 0.01`."""
+    same = [f"{name} {text(record.trained[0])}" for name, text in SETTINGS if not _differs(record, text)]
+    return f"trained: {', '.join(same)}" if same else "trained"
+
+
 def trained_columns(record: SimulationRecord, with_bounds: Bounds) -> list[Column]:
     """Return the columns of the table of trainings, with those that have something to say."""
     columns: list[Column] = [
         ("nodes", lambda row: f"{row.nodes:,}"),
         ("sync", lambda row: row.sync),
-        ("batch", lambda row: f"{row.batch_size:,}"),
-        ("lr", lambda row: f"{row.lr:g}"),
-        ("epochs", lambda row: figure(row.epochs)),
+        *((name, text) for name, text in SETTINGS if _differs(record, text)),
         ("accuracy", lambda row: _accuracy(row.test_accuracy)),
         ("loss", lambda row: f"{row.test_loss:.4f}"),
         ("time", lambda row: with_bounds(row.time_s, duration)),
@@ -34,8 +45,12 @@ def trained_columns(record: SimulationRecord, with_bounds: Bounds) -> list[Colum
     if any(row.target_cost for row in record.trained):
         columns.append((record.currency, lambda row: with_bounds(row.target_cost, figure) if row.target_cost else "–"))
     if any(row.staleness for row in record.trained):
-        columns.append(("staleness", lambda row: _staleness(row)))
-    return [*columns, ("computed", lambda row: row.method), ("took here", lambda row: duration(row.wall_s))]
+        columns.append(("staleness", _staleness))
+    return [*columns, ("computed", lambda row: row.method)]
+
+
+def _differs(record: SimulationRecord, text: Callable[[TrainedRow], str]) -> bool:
+    return len({text(row) for row in record.trained}) > 1
 
 
 def goal(record: SimulationRecord) -> str:

@@ -26,6 +26,7 @@ from manyhands.lab.advise_search import SERIAL, Candidate, batches, candidates, 
 from manyhands.lab.advise_train import SEEDS, Law, Recipe, Trainer, TrainingPulse, known_from
 from manyhands.lab.noise_scale import CriticalBatch, critical_batch, noise_scale
 from manyhands.lab.sim_asked import check_batch, find_cluster
+from manyhands.lab.sim_predict import Predictor
 from manyhands.launch.environment import outer_world
 from manyhands.model.cluster import Cluster
 from manyhands.record import Pulse, write_atomically
@@ -91,6 +92,7 @@ def advise(
     first = next(iter(predictors.values()))
     for sentence in differences(first.calibration, facts.hardware(), facts.versions()):
         say(sentence)
+    specs = _followed(specs, task, first, say, named=bool(syncs))
     asked = Asked(
         task=task,
         target=target_accuracy,
@@ -117,6 +119,28 @@ def advise(
     if folder is not None:
         write_atomically(folder.record, record.model_dump_json(indent=2) + "\n")
     return record
+
+
+def _followed(
+    specs: list[str], task: str, predictor: Predictor, say: Callable[[str], None], *, named: bool
+) -> list[str]:
+    """Leave out strategies whose answer no short training tells for this network; refuse them where they were named."""
+    network = predictor.network
+    trainer = Trainer(task, network.task, 1.0, lambda pulse: None)
+    found = []
+    for spec in specs:
+        recipe = Recipe(
+            spec, 2, check_batch(None, None, network.config.batch_size, network.samples), network.config.lr, 0
+        )
+        if trainer.can_follow(recipe):
+            found.append(spec)
+            continue
+        check(
+            not named,
+            f"how many steps '{spec}' takes is told by no short training of '{task}'; leave it out of --syncs",
+        )
+        say(f"{spec} is left out: replicas of this network cannot be trained side by side to count its steps")
+    return found
 
 
 @final

@@ -108,7 +108,13 @@ def make_predictors(
     known = given if isinstance(given, Calibration) else _read(given, absolute(task))
     chosen = choose_engines(engines, known, task, cluster)
     found = [find_calibration(given, task, engine) for engine in chosen]
+    for engine, (each, _) in zip(chosen, found, strict=True):
+        check(
+            cluster is not None or not each.comms[engine].apart,
+            "the calibration is of a network between hosts; give --cluster, or a calibration of this host alone",
+        )
     network = Network(task, known.made, found[0][1])
+    network.check_calibrated(known)
     return {
         engine: Predictor(each, network, engine, cluster, way="formula")
         for engine, (each, _) in zip(chosen, found, strict=True)

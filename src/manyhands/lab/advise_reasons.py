@@ -79,7 +79,7 @@ def next_bottleneck(best: Sequence[AdviceRow], critical: float) -> list[str]:
         )
     close = [each for each in best[1:] if each.time_s.low < first.time_s.high]
     if close:
-        others = "the second is" if len(close) == 1 else f"the other {count(len(close), 'way')} are"
+        others = f"{_ordinal(best, close[0])} is" if len(close) == 1 else f"the other {count(len(close), 'way')} are"
         said.append(f"Within the intervals, {others} as good.")
     return said
 
@@ -90,3 +90,7 @@ def _ms(row: AdviceRow) -> str:
 
 def _exchange(row: AdviceRow) -> str:
     return f"{100 * row.exchange:.0f} %"
+
+
+def _ordinal(best: Sequence[AdviceRow], row: AdviceRow) -> str:
+    return ("the first", "the second", "the third")[[each is row for each in best].index(True)]

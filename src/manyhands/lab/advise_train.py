@@ -17,7 +17,6 @@ from scipy import stats
 from manyhands import facts
 from manyhands.comm.self_ import SelfComm
 from manyhands.config import RunConfig
-from manyhands.errors import UserError
 from manyhands.evaluate import evaluate
 from manyhands.lab.noise_scale import LEVEL, CriticalBatch
 from manyhands.lab.virtual_courses import Course, OneWorker, course_of
@@ -34,6 +33,9 @@ FIRST = 1 / 20
 """Epochs between two tests at the beginning."""
 GROWTH = 0.04
 """Of the steps made, those to the next test: so much too late an accuracy may be seen."""
+ONE_SEED = 0.2
+"""Half of a 90 % interval, as a share, where a single training tells nothing of how seeds differ; a guess, and a
+cautious one: of the built-in tasks they differ by less."""
 SEEDS = 3
 """Trainings of each kind, where there is time."""
 
@@ -114,16 +116,22 @@ class Trainer:
             accuracy=best,
         )
 
+    def can_follow(self, recipe: Recipe) -> bool:
+        """Tell whether so many workers of a strategy can be trained for their answer alone."""
+        config = resolve(self.name, recipe.options(0, 1), self.task)
+        device = device_of(config, 0)
+        course = course_of(make_sync(recipe.sync), self.task, config, preflight(config, self.task).data, device)
+        if course is not None:
+            course.close()
+        return course is not None or make_sync(recipe.sync).exact
+
     def _course(self, config: RunConfig, data: Any) -> Course:
         strategy, device = make_sync(config.sync), device_of(config, 0)
         found = course_of(strategy, self.task, config, data, device)
         if found is None and strategy.exact:
             self.rows_meet = True
             return OneWorker(self.task, config, data, device)
-        if found is None:
-            raise UserError(
-                f"how many steps '{config.sync}' takes is told by no short training; leave it out of --syncs"
-            )
+        assert found is not None, "what cannot be followed was left out"
         return found
 
 
@@ -167,7 +175,7 @@ class Known:
         """Half of a 90 % interval for another seed's, as a share; at least what lies between two tests."""
         count = len(self.steps)
         if count < 2:
-            return GROWTH
+            return ONE_SEED
         wide = float(stats.t.ppf((1 + LEVEL) / 2, count - 1)) * math.sqrt(1 + 1 / count)
         return max(GROWTH, wide * float(np.std(self.steps, ddof=1)) / self.mean)
 

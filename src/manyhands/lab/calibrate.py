@@ -109,6 +109,7 @@ def calibrate(
     """
     check_not_importing()
     check(outer_world() is None, "calibrate starts its own workers; run it without mpiexec, srun or torchrun")
+    engines = list(dict.fromkeys(engines))
     _check_engines(engines)
     most = _most_ranks(ranks)
     before = _before(path, say)

@@ -178,14 +178,6 @@ class CriticalBatch:
     high: float | None
     sentence: str
 
-    def steps_factor(self, batch_size: float) -> float:
-        """Return how many times the fewest possible steps a run with this batch takes."""
-        return 1 + (self.rows or self.low) / batch_size
-
-    def samples_factor(self, batch_size: float) -> float:
-        """Return how many times the fewest possible samples a run with this batch takes."""
-        return 1 + batch_size / (self.rows or self.low)
-
 
 def critical_batch(noise: NoiseRecord) -> CriticalBatch:
     """Return the batch beyond which more workers stop paying: the noise scale that is in the middle of the points'."""

@@ -140,5 +140,5 @@ def make_points(
 ) -> list[Point]:
     """Return what is to be predicted for so many nodes; a batch per worker grows with them."""
     workers = [count * ranks_per_node for count in counts]
-    batches = [batch_per_worker * n if batch_per_worker else batch_size for n in workers]
+    batches = [min(samples, batch_per_worker * n) if batch_per_worker else batch_size for n in workers]
     return [Point(count, n, batch, samples) for count, n, batch in zip(counts, workers, batches, strict=True)]

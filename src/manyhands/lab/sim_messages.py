@@ -70,7 +70,7 @@ class Exchange:
     def message_s(self, num_bytes: float) -> tuple[float, float]:
         """Return L and b of a message between ranks that are far apart."""
         last = self.workers + self.strategy.num_servers() - 1
-        return self.series.machine.message_s(0, last, int(num_bytes))
+        return self.series.machine.mean_message_s(0, last, num_bytes)
 
     @cached_property
     def compute(self) -> Slowest:

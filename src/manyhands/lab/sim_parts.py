@@ -14,9 +14,11 @@ from pydantic import ValidationError
 
 from manyhands import sync, tasks
 from manyhands.data import Dataset
+from manyhands.errors import check
 from manyhands.lab.sim_codec import codec_of, measure_codec
 from manyhands.launch.cores import process_settings
 from manyhands.record import write_atomically
+from manyhands.record.calibration import Calibration
 from manyhands.record.simulation import CodecTimes, Parts
 from manyhands.replica import Batch, Replica
 from manyhands.replica.meta import Outline, Ready, outline_of
@@ -24,6 +26,8 @@ from manyhands.request import resolve
 from manyhands.tasks.setup import device_of, load_data, make_replica
 
 REPEATS = 9
+Share = tuple[float, int, int]
+"""When, from where, to where."""
 
 
 @final
@@ -36,8 +40,18 @@ class Network:
         self.config = resolve(name, {"engine": "serial", "blas_threads": 1}, self.task)
         self._data: Dataset = load_data(self.task, self.config)
         self._replica: Replica = make_replica(self.task, self.config, self._data, device_of(self.config, 0))
+        self._marks: list[Share] = []
+        """When which part of the gradients was announced in the last pass; filled once somebody listens."""
+        self._listens = False
         self._kept = kept
         self._parts = _read(kept, made)
+
+    def check_calibrated(self, known: Calibration) -> None:
+        """Refuse a calibration of what an own task was before it was changed."""
+        costs, name = known.tasks[self.config.task], self.config.task
+        then = costs.parameters, costs.weight_bytes, costs.samples
+        now = self._replica.update.num_weights, self._replica.params.nbytes, self.samples
+        check(then == now, f"task '{name}' has changed since it was calibrated; run 'manyhands calibrate {name}' again")
 
     @property
     def samples(self) -> int:
@@ -65,10 +79,28 @@ class Network:
         if key not in self._parts.ready:
             last = (rows - 1) % self.config.micro_batch + 1 if self.config.micro_batch else rows
             with process_settings(self.config, 1, 1):
-                shares = _shares(self._replica, self._batch(last))
+                shares = self._shares(self._batch(last))
             self._parts.ready[key] = [(1 - (1 - share) * last / rows, start, stop) for share, start, stop in shares]
             self._keep()
         return tuple(Ready(*each) for each in self._parts.ready[key])
+
+    def _shares(self, batch: Batch) -> list[Share]:
+        """Return when each part was announced as a share of a pass, in the median over some."""
+        if not self._listens:
+            self._listens = self._replica.announces = True
+            self._replica.on_grad_ready(lambda start, stop: self._marks.append((time.perf_counter(), start, stop)))
+        passes = [self._marked_pass(batch) for _ in range(REPEATS + 1)][1:]
+        parts = [(start, stop) for _, start, stop in passes[0]]
+        shares = [statistics.median(found[i][0] for found in passes) for i in range(len(parts))]
+        in_order = [max(shares[: i + 1]) for i in range(len(shares))]
+        return [(share, start, stop) for share, (start, stop) in zip(in_order, parts, strict=True)]
+
+    def _marked_pass(self, batch: Batch) -> list[Share]:
+        self._marks.clear()
+        begun_s = time.perf_counter()
+        self._replica.forward_backward(batch, 1.0)
+        took_s = time.perf_counter() - begun_s
+        return [((at_s - begun_s) / took_s, start, stop) for at_s, start, stop in self._marks]
 
     def _batch(self, rows: int) -> Batch:
         return Batch(*self._data.train.batch(slice(0, rows), self._replica.params.dtype))
@@ -91,26 +123,3 @@ def _read(path: Path | None, made: str) -> Parts:
         if kept.made == made:
             return kept
     return Parts(made=made)
-
-
-Share = tuple[float, int, int]
-
-
-def _shares(replica: Replica, batch: Batch) -> list[Share]:
-    """Return when each part was announced as a share of a pass, in the median over some."""
-    marks: list[tuple[float, int, int]] = []
-    replica.announces = True
-    replica.on_grad_ready(lambda start, stop: marks.append((time.perf_counter(), start, stop)))
-    passes = [_marked_pass(replica, batch, marks) for _ in range(REPEATS + 1)][1:]
-    parts = [(start, stop) for _, start, stop in passes[0]]
-    shares = [statistics.median(found[i][0] for found in passes) for i in range(len(parts))]
-    in_order = [max(shares[: i + 1]) for i in range(len(shares))]
-    return [(share, start, stop) for share, (start, stop) in zip(in_order, parts, strict=True)]
-
-
-def _marked_pass(replica: Replica, batch: Batch, marks: list[Share]) -> list[Share]:
-    marks.clear()
-    begun_s = time.perf_counter()
-    replica.forward_backward(batch, 1.0)
-    took_s = time.perf_counter() - begun_s
-    return [((at_s - begun_s) / took_s, start, stop) for at_s, start, stop in marks]

@@ -89,7 +89,8 @@ class Predictor:
             self.cluster.check_room(ranks)
         check(
             ranks <= self.most_ranks(spec) or has_form(strategy) or "p2p" not in strategy.requires,
-            f"'{spec}' has no closed form, since its ranks send messages to each other; ask for {MOST_RANKS} at most",
+            f"'{spec}' has no closed form, since its ranks send messages to each other; "
+            + ("use --method events" if self.way == "formula" else f"ask for {MOST_RANKS} ranks at most"),
         )
 
     def alone_s(self, batch_size: int) -> tuple[float, list[float]]:

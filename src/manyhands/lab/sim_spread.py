@@ -8,7 +8,7 @@ import numpy as np
 
 from manyhands.lab.sim_events import StepSplit
 from manyhands.model.crowd import contention, run_spread
-from manyhands.record.calibration import Calibration, RowTimes
+from manyhands.record.calibration import Calibration, CallTimes, RowTimes
 from manyhands.record.simulation import Estimate
 
 SEEDS = 10
@@ -27,16 +27,21 @@ def resampled(calibration: Calibration, task: str, engine: str, seed: int) -> Ca
     costs, comm = calibration.tasks[task], calibration.comms[engine]
     points = [_steps(point, random) for point in costs.points]
     crowd = [
-        each.model_copy(update={"times": _steps(each.times, random), "silent": _steps(each.silent, random)})
+        each.model_copy(
+            update={
+                "times": _steps(each.times, random),
+                "silent": _steps(each.silent, random),
+                "exchanges": _calls(each.exchanges, random),
+            }
+        )
         if (each.engine, each.task) == (engine, task)
         else each
         for each in calibration.contention
     ]
-    calls = [point.model_copy(update={"us": _drawn(point.us, random)}) for point in comm.points]
     return calibration.model_copy(
         update={
             "tasks": {**calibration.tasks, task: costs.model_copy(update={"points": points})},
-            "comms": {**calibration.comms, engine: comm.model_copy(update={"points": calls})},
+            "comms": {**calibration.comms, engine: comm.model_copy(update={"points": _calls(comm.points, random)})},
             "contention": crowd,
         }
     )
@@ -98,5 +103,5 @@ def _steps(point: RowTimes, random: np.random.Generator) -> RowTimes:
     return point.model_copy(update=parts)
 
 
-def _drawn(values: Sequence[float], random: np.random.Generator) -> list[float]:
-    return [float(each) for each in random.choice(np.asarray(values), len(values))]
+def _calls(points: Sequence[CallTimes], random: np.random.Generator) -> list[CallTimes]:
+    return [point.model_copy(update={"us": random.choice(point.us, len(point.us)).tolist()}) for point in points]

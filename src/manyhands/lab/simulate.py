@@ -25,6 +25,7 @@ from manyhands.lab.sim_predict import Predicted, Predictor
 from manyhands.lab.sim_rows import Alone, make_row
 from manyhands.lab.sim_spread import SEEDS
 from manyhands.lab.sim_train import Training, train_each
+from manyhands.launch.environment import outer_world
 from manyhands.launch.places import calibration_path
 from manyhands.model.cluster import Cluster
 from manyhands.record import Pulse, write_atomically
@@ -106,6 +107,7 @@ def simulate(
     >>> simulate("mlp", [1, 2, 64], syncs="allreduce,local-sgd:period=8", cluster="ethernet-1g")  # doctest: +SKIP
     """
     begun = time.perf_counter()
+    check(outer_world() is None, "simulate needs no real workers; run it without mpiexec, srun or torchrun")
     check(steps >= 0, f"steps must be at least 1, got {steps}")
     check(seed >= 0, f"seed must be at least 0, got {seed}")
     place, called = find_cluster(cluster)
@@ -119,6 +121,7 @@ def simulate(
     for sentence in differences(known, facts.hardware(), facts.versions()):
         say(sentence)
     network = Network(task, known.made, kept)
+    network.check_calibrated(known)
     whole = check_batch(batch_size, batch_per_worker, network.config.batch_size, network.samples)
     points = make_points(
         counts,
@@ -152,7 +155,7 @@ def find_calibration(given: Path | Calibration | None, task: str, engine: str) -
     if isinstance(given, Calibration):
         return given, None
     path = given or calibration_path()
-    return read_calibration(path, absolute(task), engine), parts_path(path)
+    return read_calibration(path, absolute(task), engine, named=given is not None), parts_path(path)
 
 
 def _predict(asked: _Asked, observe: Observer) -> Iterator[Predicted]:

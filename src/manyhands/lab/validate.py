@@ -106,8 +106,9 @@ def validate(
     for engine, spec, n in product(chosen, specs, counts):
         _check_runs(task, engine, spec, n)
     predict = {"calibration": calibration, "batch_size": batch_size, "batch_per_worker": batch_per_worker, "seed": seed}
-    predictions = [
-        simulate(
+    predictions = []
+    for engine in chosen:
+        found = simulate(
             task,
             workers=counts,
             syncs=specs,
@@ -117,10 +118,9 @@ def validate(
             say=say if engine == chosen[0] else lambda sentence: None,
             **predict,  # type: ignore[arg-type]
         )
-        for engine in chosen
-    ]
-    if any(prediction.status == "interrupted" for prediction in predictions):
-        raise KeyboardInterrupt
+        if found.status == "interrupted":
+            raise KeyboardInterrupt
+        predictions.append(found)
     folder = _open(out, task)
     for prediction in predictions:
         write_atomically(folder / f"prediction-{prediction.engine}.json", prediction.model_dump_json(indent=2) + "\n")

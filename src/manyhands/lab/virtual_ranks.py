@@ -11,6 +11,7 @@ from manyhands.lab.cells import NEVER
 from manyhands.lab.virtual_scores import Score, Scores
 from manyhands.launch.base import failure
 from manyhands.launch.cores import process_settings
+from manyhands.model.machine import CalibratedMachine
 from manyhands.record import Pulse, RunDir, RunRecord
 from manyhands.replica import Replica
 from manyhands.run import Ready
@@ -100,7 +101,10 @@ class _Watch:
         if self._at_work and step == 0:
             self._clocks.begin(self._comm.clock())
         self.step = step
-        self._comm.advance(self._machine.step_s(self._comm.rank))
+        rank, machine = self._comm.rank, self._machine
+        self._comm.advance(machine.step_s(rank))
+        if self._at_work and isinstance(machine, CalibratedMachine):
+            self._comm.advance(machine.loop_s(rank))
 
     def stop_asked(self) -> bool:
         """Never: Ctrl-C ends all ranks at once, since they share a thread."""

@@ -57,7 +57,7 @@ def fit_comm(model: CommModel, points: Sequence[Point]) -> Fit:
     """Fit to points; of messages, as if both directions at once took no longer, and as if they did: the better one."""
     used = [point for point in points if model != "slices" or point.call in SLICES]
     assert used
-    duplex = (True,) if model == "slices" else (True, False)
+    duplex = (True, False) if model in ("messages", "mpich") else (True,)  # links between hosts carry both
     return min((_solve(model, used, full_duplex=each) for each in duplex), key=lambda fit: fit.misfit)
 
 

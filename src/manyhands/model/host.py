@@ -5,6 +5,7 @@ measured there too, since that is where the caches are as in a run. For other nu
 by how much it grows, so that what they miss, such as the time that Python takes, stays in.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
@@ -18,8 +19,8 @@ from manyhands.model.links import Floats, Link
 from manyhands.model.undisturbed import undisturbed
 from manyhands.record.calibration import CallTimes, CommCosts
 
-LARGE, LONG_S = 2**16, 2e-4
-"""Bytes or seconds from which on a call's jitter is that of large ones: theirs is a smaller share of what they take."""
+ALIKE = 8.0
+"""Calls vary alike, as a share of what they take, where one takes no more than about so many times as long."""
 BURST = 8
 """Messages in a row that a `stream` has."""
 
@@ -70,10 +71,12 @@ class HostCalls:
     def jitter(self, call: str, num_bytes: float) -> Floats:
         """Return how many times as long as undisturbed calls took, one by one.
 
-        Of the same call in the middle of steps, where it was measured there, else of all calls of about this size.
+        Of the same call in the middle of steps, where it was measured there, else of all calls that take about as long.
         """
-        large = num_bytes >= LARGE or self.quiet_s(call, 2, num_bytes) >= LONG_S
-        return self._jitter.get((call, large), self._jitter["", large])
+        length = _length(self.quiet_s(call, 2, num_bytes))
+        if (call, length) in self._jitter:
+            return self._jitter[call, length]
+        return self._jitter[min((key for key in self._jitter if key[0] == ""), key=lambda key: abs(key[1] - length))]
 
     def message_s(self, num_bytes: float) -> tuple[float, float]:
         """Return a message's latency, and how long it keeps the ports of its sender and receiver busy.
@@ -93,14 +96,13 @@ class HostCalls:
         return _on_curve(self._curves[call][p], num_bytes) / formula_s if formula_s > 0 else 1.0
 
     @cached_property
-    def _jitter(self) -> dict[tuple[str, bool], Floats]:
-        """By the call, or nothing for all calls, and whether they are large."""
-        pools: dict[tuple[str, bool], list[Floats]] = {("", False): [], ("", True): []}
-        for point in self._costs.points:
-            pools["", _is_large(point)].append(_factors(point))
-        for point in self._in_steps:
-            pools.setdefault((point.call, _is_large(point)), []).append(_factors(point))
-        return {key: np.concatenate(factors or [np.ones(1)]) for key, factors in pools.items()}
+    def _jitter(self) -> dict[tuple[str, int], Floats]:
+        """By the call, or nothing for all calls, and about how long they take."""
+        pools: dict[tuple[str, int], list[Floats]] = defaultdict(list)
+        named = [*(("", point) for point in self._costs.points), *((point.call, point) for point in self._in_steps)]
+        for name, point in named:
+            pools[name, _length(undisturbed(point.us) * 1e-6)].append(_factors(point))
+        return {key: np.concatenate(factors) for key, factors in pools.items()}
 
 
 def overhead_s(points: list[CallTimes]) -> float:
@@ -117,8 +119,9 @@ def gap_s(alone_s: float, burst_s: float) -> float:
     return min(max(0.0, (burst_s - alone_s) / (BURST - 1)), alone_s)
 
 
-def _is_large(point: CallTimes) -> bool:
-    return point.num_bytes >= LARGE or undisturbed(point.us) * 1e-6 >= LONG_S
+def _length(seconds: float) -> int:
+    """Return the same number for calls that take about as long."""
+    return round(math.log(max(seconds, 1e-9), ALIKE))
 
 
 def _factors(point: CallTimes) -> Floats:

@@ -9,7 +9,7 @@ import numpy as np
 from manyhands.comm.sim import Machine
 from manyhands.errors import check
 from manyhands.model.cluster import Cluster, LinkSpec
-from manyhands.model.crowd import Estimate, StepTimes, contention, persistence, run_spread, step_times
+from manyhands.model.crowd import Estimate, StepTimes, contention, persistence, step_times
 from manyhands.model.hierarchy import hierarchical_s
 from manyhands.model.host import HostCalls
 from manyhands.model.links import Floats
@@ -44,7 +44,6 @@ class CalibratedMachine(Machine):
         touch_s_per_byte: float,
         update_share: float,
         contention: Estimate,
-        run_spread: float,
         persistence: float,
         shares_ports: bool,
         seed: int,
@@ -58,8 +57,6 @@ class CalibratedMachine(Machine):
         """Of going through the gradients, as a strategy does that scales or adds, on such a core."""
         self.contention = contention
         """How many times as long a worker computes as alone, since others share its node."""
-        self.run_spread = run_spread
-        """By how much the mean step of one run differs from another's: standard deviation, as a share."""
         kinds = {id(each): each for each in times}.values()  # of which there are few, whatever the number of workers
         self.compute = Slowest.of(max(kinds, key=lambda each: each.quiet_s).whole_s)
         """A worker's whole step without its exchange, contention included, on a core of the calibrated machine.
@@ -114,6 +111,14 @@ class CalibratedMachine(Machine):
         link = (self.cluster.inside if inside else self.cluster.between).link()
         busy_s = link.busy_s(float(num_bytes))
         return link.message_s(float(num_bytes)) - busy_s, busy_s
+
+    def mean_message_s(self, source: int, to: int, num_bytes: float) -> tuple[float, float]:
+        """Return the same on average, for the closed form."""
+        if self._host is None:
+            return self.message_s(source, to, int(num_bytes))
+        jitter = float(np.mean(self._host.jitter("send", num_bytes)))
+        latency_s, busy_s = self._host.message_s(num_bytes)
+        return latency_s * jitter, busy_s * jitter
 
     def call_s(self, call: str, num_ranks: int, num_bytes: float) -> float:
         """Return what a call of the first ranks takes on average, for the closed form."""
@@ -229,7 +234,6 @@ def machine_of(
         touch_s_per_byte=touch_s / costs.weight_bytes,
         contention=contention(calibration, task, engine, *most),
         update_share=costs.update_share,
-        run_spread=run_spread(calibration, task, engine, most[1]),
         persistence=persistence(calibration, task, engine, most[1]),
         shares_ports=cluster is None and comm.apart,
         seed=seed,

@@ -204,7 +204,7 @@ def test_the_command_says_accuracy_time_and_how(command: Any) -> None:
     syncs = "allreduce,local-sgd:period=2,async-server"
     status, stdout, stderr = command(f"--nodes 1,3 --syncs {syncs} --train --epochs 3 --target-accuracy 0.5")
     assert status == 0, stderr
-    table = stdout[stdout.index("trained") :]
+    table = stdout[stdout.index("trained: epochs 3, batch 10, lr 0.1") :]
     assert [line.split()[:2] for line in table.splitlines()[2:8]] == [
         [nodes, sync] for sync in syncs.split(",") for nodes in ("1", "3")
     ]
