@@ -120,5 +120,6 @@ def network(task: str = "mlp") -> Any:
         config=SimpleNamespace(task=task, batch_size=BATCH),
         samples=SAMPLES,
         outline=lambda rows: OUTLINE,
+        check_calibrated=lambda known: None,
         codec=lambda spec: CODEC if spec.startswith("compressed") else None,
     )

@@ -42,6 +42,9 @@ class MadeUpTrainer:
     def __init__(self, name: str, task: Any, target: float, observe: Any) -> None:
         self.target, self.trained = target, list[tuple[str, int, int]]()
 
+    def can_follow(self, recipe: Recipe) -> bool:
+        return recipe.sync != "average-once"
+
     def train(self, recipe: Recipe, seed: int, most_steps: int, until_s: float = math.inf) -> Training:
         steps = round(FEWEST * (1 + self.critical / recipe.batch_size))
         if recipe.sync != "allreduce":
@@ -296,6 +299,32 @@ def test_intervals_of_products(a: Estimate, b: Estimate) -> None:
     for found, value in ((product(a, b), a.value * b.value), (quotient(a, b), a.value / b.value)):
         assert found.value == pytest.approx(value)
         assert 0 <= found.low <= found.value <= found.high
+
+
+def test_what_no_training_can_tell_is_refused_where_it_was_named(advise: Advise) -> None:
+    with pytest.raises(UserError, match="'average-once' takes is told by no short training of 'mlp'; leave it out"):
+        advise(syncs="allreduce,average-once")
+
+
+def test_what_no_training_can_tell_is_left_out_where_it_was_not(
+    advise: Advise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MadeUpTrainer, "can_follow", lambda self, recipe: recipe.sync == "allreduce")
+    said: list[str] = []
+    found = advise(syncs="", say=said.append)
+    assert {row.sync for row in found.best} == {"allreduce"}
+    assert any(sentence.startswith("local-sgd:period=8 is left out") for sentence in said)
+
+
+def test_replicas_with_dropout_are_not_trained_side_by_side() -> None:
+    from manyhands import tasks
+
+    def can_follow(name: str, sync: str) -> bool:
+        return Trainer(name, tasks.load(name), 0.7, lambda pulse: None).can_follow(Recipe(sync, 2, 64, 0.05, 0.0))
+
+    assert can_follow("mlp", "local-sgd:period=8")
+    assert can_follow("cnn", "allreduce")
+    assert not can_follow("cnn", "local-sgd:period=8")
 
 
 def test_really_training_until_an_accuracy(tmp_path: Path) -> None:

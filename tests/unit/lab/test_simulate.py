@@ -11,6 +11,7 @@ from made_up_machine import BATCH, ETHERNET, SAMPLES, calibration, constant, net
 from manyhands.errors import UserError
 from manyhands.lab import simulate as module
 from manyhands.lab.sim_asked import read_counts, read_syncs
+from manyhands.lab.sim_parts import Network
 from manyhands.lab.sim_rows import failures_in
 from manyhands.lab.sim_spread import resampled
 from manyhands.model.cluster import SlowNode
@@ -107,6 +108,10 @@ def test_a_batch_per_worker_grows_with_them(predict: Predict) -> None:
     assert gains[0] == pytest.approx(1)
     assert all(gain <= each.workers for gain, each in zip(gains, found.rows, strict=True))
     assert [each.compute_ms for each in found.rows] == pytest.approx([4.2] * 3)
+
+
+def test_a_batch_is_never_more_than_the_samples(predict: Predict) -> None:
+    assert row(predict([64], batch_per_worker=SAMPLES), 64).batch_size == SAMPLES
 
 
 def test_the_same_seed_gives_the_same(predict: Predict) -> None:
@@ -260,5 +265,24 @@ def test_bad_requests(predict: Predict, options: dict[str, Any], says: str) -> N
 
 
 def test_an_uncalibrated_machine(predict: Predict, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="this machine is not calibrated"):
-        predict(calibration=tmp_path / "none.json")
+    path = tmp_path / "none.json"
+    with pytest.raises(UserError, match=f"this machine is not calibrated.* --calibration {path}'"):
+        predict(calibration=path)
+
+
+def test_inside_mpiexec_there_is_nothing_to_do(predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "outer_world", lambda: object())
+    with pytest.raises(UserError, match="without mpiexec"):
+        predict()
+
+
+def test_a_task_that_has_changed_must_be_calibrated_again(tiny: Callable[[str], str]) -> None:
+    name = tiny("mlp")
+    made = Network(name, "now")
+    known = calibration(constant, task=made.config.task)
+    with pytest.raises(UserError, match="has changed since it was calibrated"):
+        made.check_calibrated(known)
+    costs = known.tasks[made.config.task]
+    outline = made.outline(1)
+    right = {"parameters": outline.num_weights, "weight_bytes": outline.num_bytes, "samples": made.samples}
+    made.check_calibrated(known.model_copy(update={"tasks": {costs.task: costs.model_copy(update=right)}}))
