@@ -139,7 +139,10 @@ def _record(plan: Plan, run: RunDir, found: Sequence[dict[str, Any]]) -> Profile
         evaluations=-(-whole.steps // each),
         steps_per_evaluation=each,
         trace=run.trace.name if plan.config.trace else "",
-        ranks=[_rank(whole, rank, own["record"], own["profile"]) for rank, own in enumerate(found)],
+        ranks=[
+            _rank(whole, rank, own["record"] if rank < plan.config.size else {}, own["profile"])
+            for rank, own in enumerate(found)
+        ],
         hardware=facts.hardware(),
         versions=facts.versions(),
     )

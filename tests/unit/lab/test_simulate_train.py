@@ -15,13 +15,24 @@ from manyhands import RunRecord
 from manyhands.cli.main import main
 from manyhands.comm.sim import Instant
 from manyhands.errors import UserError
+from manyhands.lab.sim_parts import Network
 from manyhands.lab.simulate import SimulationPulse, simulate
 from manyhands.lab.virtual import train_virtually
 from manyhands.lab.virtual_scores import evaluation_steps
+from manyhands.record.calibration import Calibration
 from manyhands.record.simulation import SimulationDir, SimulationRecord, TrainedRow
 
 Predict = Callable[..., SimulationRecord]
 SYNCS = "allreduce,local-sgd:period=2,async-server"
+
+
+def fitting(known: Calibration) -> Calibration:
+    """Make a calibration that is of the task's own network."""
+    ((name, costs),) = known.tasks.items()
+    made = Network(name, "now")
+    outline = made.outline(1)
+    right = {"parameters": outline.num_weights, "weight_bytes": outline.num_bytes, "samples": made.samples}
+    return known.model_copy(update={"tasks": {name: costs.model_copy(update=right)}})
 
 
 @pytest.fixture
@@ -32,7 +43,7 @@ def predict(tiny: Callable[[str], str]) -> Predict:
         task = tiny("mlp")
         given = {
             "cluster": ETHERNET,
-            "calibration": calibration(constant, task=task),
+            "calibration": fitting(calibration(constant, task=task)),
             "method": "formula",
             "syncs": SYNCS,
         }
@@ -63,7 +74,7 @@ def test_every_row_is_trained_as_so_many_nodes_would(predict: Predict, tmp_path:
 
 
 def test_its_time_is_that_of_the_predicted_steps(predict: Predict, tiny: Any) -> None:
-    known = calibration(varying, task=tiny("mlp"))
+    known = fitting(calibration(varying, task=tiny("mlp")))
     syncs = "allreduce,local-sgd:period=2,average-once"
     found = predict([3], calibration=known, syncs=syncs, method="events", train={"epochs": 20})
     for each, trained in zip(found.rows, found.trained, strict=True):
@@ -188,7 +199,7 @@ def test_a_long_run_is_evaluated_seldom_and_never_an_eighth_late() -> None:
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tiny: Any) -> Any:
     """Type `manyhands simulate` and some options for a small task; returns status, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
-    Path("made-up.json").write_text(calibration(constant, task=tiny("mlp")).model_dump_json())
+    Path("made-up.json").write_text(fitting(calibration(constant, task=tiny("mlp"))).model_dump_json())
 
     def run(options: str) -> tuple[int, str, str]:
         line = f"manyhands simulate {tiny('mlp')} --calibration made-up.json --batch-size 10 --method formula {options}"
