@@ -100,7 +100,7 @@ def simulate(
     With --train every row is trained here, with the answer of so many nodes and in the time predicted for them; then
     --epochs, --lr, --lr-scaling, --lr-decay and --warmup are what they are to 'manyhands train'.
 
-    Example: manyhands simulate mlp --nodes 1,2,4,...,64 --cluster ethernet-1g --syncs allreduce,local-sgd:period=8
+    Example: manyhands simulate mlp --nodes 1,2,4,...,64 --cluster ethernet-10g --batch-per-worker 64
 
     Example: manyhands simulate mlp --nodes 1,4,16 --syncs allreduce,async-server --train --target-accuracy 0.9
     """

@@ -11,8 +11,7 @@ PARTS = {
         "what every worker repeats (the optimiser's step and the loop)",
         "a larger batch, whose steps are fewer, would help most",
     ),
-    "comm_ms": ("communication", "a faster network would help most"),
-    "wait_ms": ("waiting for each other", "a quieter machine, with equal cores, would help most"),
+    "comm_ms": ("communication and waiting", "a faster network, and cores that are alike, would help most"),
 }
 """Where a step's time goes, and what would make it less."""
 
@@ -69,8 +68,9 @@ def _batch(row: AdviceRow, alone: AdviceRow, rows: Sequence[AdviceRow]) -> Itera
 def next_bottleneck(best: Sequence[AdviceRow], critical: float) -> list[str]:
     """Say what keeps the best from being better, and whether it is the best for sure."""
     first = best[0]
-    part = max(PARTS, key=lambda name: float(getattr(first, name)))
-    share = 100 * float(getattr(first, part)) / first.step_ms.value
+    spent = {"compute_ms": first.compute_ms, "serial_ms": first.serial_ms, "comm_ms": first.comm_ms + first.wait_ms}
+    part = max(spent, key=lambda name: spent[name])
+    share = 100 * spent[part] / first.step_ms.value
     said = [f"The best spends {share:.0f} % of a step on {PARTS[part][0]}: {PARTS[part][1]}."]
     if 2 * first.batch_size > critical:
         said.append(

@@ -9,8 +9,8 @@ from manyhands.lab.noise_scale import CriticalBatch
 from manyhands.lab.sim_asked import Point
 from manyhands.lab.sim_forms import NoClosedForm
 from manyhands.lab.sim_predict import Predicted, Predictor
-from manyhands.lab.sim_rows import failures_in
-from manyhands.lab.sim_spread import NORMAL, estimate
+from manyhands.lab.sim_rows import failures_in, with_failures
+from manyhands.lab.sim_spread import estimate
 from manyhands.model.cluster import Cluster
 from manyhands.record.simulation import Estimate
 from manyhands.sync.base import make as make_sync
@@ -121,10 +121,7 @@ def time_to(candidate: Candidate, steps: Estimate, cluster: Cluster | None) -> E
     """Return what so many steps take, with failures where the cluster has some."""
     sound = product(steps, candidate.step_s)
     ranks = candidate.workers + candidate.found.servers
-    failures = failures_in(sound.value, ranks, cluster)
-    half = min(1.0, NORMAL * failures.share)
-    factor = failures.factor
-    return product(sound, Estimate(value=factor, low=factor * (1 - half), high=factor * (1 + half)))
+    return with_failures(failures_in(sound.value, ranks, cluster), sound)
 
 
 def cost_of(candidate: Candidate, time_s: Estimate, cluster: Cluster | None) -> Estimate | None:

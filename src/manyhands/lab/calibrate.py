@@ -171,12 +171,13 @@ def _before(path: Path, say: Callable[[str], None]) -> Calibration | None:
 
 
 def say_if_busy(calibration: Calibration, say: Callable[[str], None]) -> None:
-    """Say that other programs disturbed the steps of one worker alone, if they did so often."""
+    """Say that other programs disturbed steps that wait for nobody, if they did so often."""
     points = [point for costs in calibration.tasks.values() for point in costs.points]
+    points += [each.silent for each in calibration.contention if each.engine != "threads"]  # who wait for a lock
     per_s = statistics.median(0.01 * each.disturbed_pct / (1e-3 * undisturbed(each.compute_ms)) for each in points)
     if per_s > BUSY_PER_S:
         say(
-            f"other programs took the core of one worker about {per_s:.0f} times a second, so that times are too long "
+            f"other programs took a worker's core about {per_s:.0f} times a second, so that times are too long "
             "and vary too much; calibrate again while the machine is quiet"
         )
 

@@ -4,12 +4,16 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
+from scipy import stats
+
 from manyhands.lab.sim_predict import Predicted, Predictor
 from manyhands.lab.sim_spread import estimate
 from manyhands.model.cluster import Cluster
 from manyhands.model.crowd import run_spread
 from manyhands.record.simulation import Estimate, SimulationRow
 
+WITHIN = (0.05, 0.95)
+"""Levels of a 90 % interval."""
 HOPELESS = 100.0
 """Failures in the time of one restart after which nothing is ever done; e to that power is a number still."""
 
@@ -45,8 +49,10 @@ class Failures(NamedTuple):
     expected: float
     factor: float
     """How many times as long it takes on average."""
-    share: float
-    """Standard deviation of what is lost, as a share of the whole."""
+    least_s: float = 0.0
+    """What is lost at least in nineteen of twenty epochs."""
+    most_s: float = 0.0
+    """What is lost at most in as many."""
 
 
 def make_row(found: Predicted, alone: Alone, cluster: Cluster | None) -> SimulationRow:
@@ -58,9 +64,7 @@ def make_row(found: Predicted, alone: Alone, cluster: Cluster | None) -> Simulat
     ranks = point.workers + found.servers
     sound_s = point.steps_per_epoch * split.step_s
     failures = failures_in(sound_s, ranks, cluster)
-    lost = math.hypot(found.share, failures.share)
-    factor = point.steps_per_epoch * failures.factor
-    epoch_s = estimate(factor * split.step_s, [factor * each for each in drawn], lost)
+    epoch_s = with_failures(failures, estimate(sound_s, [point.steps_per_epoch * each for each in drawn], found.share))
     return SimulationRow(
         nodes=point.nodes,
         workers=point.workers,
@@ -87,11 +91,19 @@ def failures_in(sound_s: float, ranks: int, cluster: Cluster | None) -> Failures
     With a rate of λ failures a second, a restart of R seconds, which may fail too, takes (exp λR − 1) / λ on average.
     """
     if cluster is None or cluster.mtbf_hours is None:
-        return Failures(0.0, 1.0, 0.0)
+        return Failures(0.0, 1.0)
     rate = float(cluster.nodes_of(ranks)) / (3600 * cluster.mtbf_hours)
     factor = math.exp(min(rate * cluster.restart_s, HOPELESS))
     expected = rate * sound_s
-    return Failures(expected, factor, math.sqrt(expected) * cluster.restart_s / (sound_s * factor))
+    fewest, most = (cluster.restart_s * float(each) for each in stats.poisson.ppf(WITHIN, expected))
+    return Failures(expected, factor, fewest, most)
+
+
+def with_failures(failures: Failures, sound: Estimate) -> Estimate:
+    """Add what is lost: on average to the value, and to the bounds as often as they must hold."""
+    value = failures.factor * sound.value
+    low, high = sound.low + failures.least_s, sound.high + failures.most_s
+    return Estimate(value=value, low=min(value, low), high=max(value, high))
 
 
 def _price(epoch_s: Estimate, ranks: int, cluster: Cluster | None) -> Estimate | None:

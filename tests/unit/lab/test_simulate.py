@@ -173,6 +173,12 @@ def test_failures_cost_time(predict: Predict) -> None:
         assert a.step_ms == b.step_ms
 
 
+def test_failures_that_hardly_ever_happen_are_in_no_interval(predict: Predict) -> None:
+    sound, rare = predict(), predict(cluster=ETHERNET.model_copy(update={"mtbf_hours": 1e6, "restart_s": 120.0}))
+    for a, b in zip(sound.rows, rare.rows, strict=True):
+        assert (b.epoch_s.low, b.epoch_s.high) == (a.epoch_s.low, a.epoch_s.high)
+
+
 def test_failures_match_a_simulation_of_them() -> None:
     import random
 
