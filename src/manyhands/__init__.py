@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from manyhands.crossval import CrossvalRecord, cross_validate
     from manyhands.data import Dataset, Split
+    from manyhands.lab.advise import advise
+    from manyhands.lab.calibrate import calibrate
+    from manyhands.lab.simulate import simulate
     from manyhands.lab.sweep import scale
+    from manyhands.lab.validate import validate
     from manyhands.record import RunRecord, SweepRecord
     from manyhands.run import train
     from manyhands.tasks import Task
@@ -18,9 +22,13 @@ __all__ = [
     "Split",
     "SweepRecord",
     "Task",
+    "advise",
+    "calibrate",
     "cross_validate",
     "scale",
+    "simulate",
     "train",
+    "validate",
 ]
 
 _HOMES = {
@@ -28,7 +36,11 @@ _HOMES = {
     "cross_validate": "crossval",
     "Dataset": "data",
     "Split": "data",
+    "advise": "lab.advise",
+    "calibrate": "lab.calibrate",
     "scale": "lab.sweep",
+    "simulate": "lab.simulate",
+    "validate": "lab.validate",
     "RunRecord": "record",
     "SweepRecord": "record",
     "train": "run",
