@@ -8,6 +8,7 @@ import signal
 import socket
 import struct
 import threading
+import time
 from pathlib import Path
 from typing import Any, final
 
@@ -16,6 +17,9 @@ from manyhands.config import RunConfig
 from manyhands.errors import Diverged, ManyhandsError, RankFailed, UserError
 from manyhands.record import Pulse, RunDir, write_atomically
 from manyhands.training import Job
+
+TRIES, PAUSE_S = 20, 0.05
+"""How often the folder is removed again, and after how long, while somebody still writes there."""
 
 
 @final
@@ -46,8 +50,12 @@ class LiveFolder:
         self.path.mkdir(parents=True)
 
     def close(self) -> None:
-        """Remove it with all that is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove it with all that is in it, where a rank that is just being ended may still write."""
+        for _ in range(TRIES):
+            shutil.rmtree(self.path, ignore_errors=True)
+            if not self.path.exists():
+                return
+            time.sleep(PAUSE_S)
 
     def write_job(self, job: Job, worker: str) -> None:
         """Write what the ranks are to do."""
