@@ -207,7 +207,8 @@ def _prepare(name: str, engines: Sequence[str], most: int) -> _Measured:
         least * most <= samples,
         f"{most} ranks cannot share the {samples} training samples of '{name}'; give fewer --ranks, or another task",
     )
-    return _Measured(task, config, ready, row_points(batch, samples, least))
+    shares = {batch // ranks for ranks in crowds(most) if batch // ranks >= least}  # of workers that share the batch
+    return _Measured(task, config, ready, sorted(shares.union(row_points(batch, samples, least))))
 
 
 def _stages(names: Sequence[str], engines: Sequence[str], sharing: Sequence[int]) -> list[_Stage]:
