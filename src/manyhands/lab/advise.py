@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import secrets
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from manyhands.lab.advise_rank import Book, Way, affordable, confirm, pick, sure
 from manyhands.lab.advise_reasons import explain, next_bottleneck
 from manyhands.lab.advise_search import SERIAL, Candidate, batches, candidates, quotient
 from manyhands.lab.advise_train import SEEDS, Law, Recipe, Trainer, TrainingPulse, known_from
+from manyhands.lab.folders import new_folder
 from manyhands.lab.noise_scale import CriticalBatch, critical_batch, noise_scale
 from manyhands.lab.sim_asked import check_batch, find_cluster
 from manyhands.lab.sim_predict import Predictor
@@ -108,7 +108,7 @@ def advise(
         until_s=begun + budget_s,
         command=command,
     )
-    folder = _open(out, task)
+    folder = None if out is None else AdviceDir(new_folder(out, task))
     try:
         record = _Adviser(asked, observe).advise(folder.path.name if folder else "")
     except BaseException:
@@ -356,16 +356,3 @@ def _assumed(named: Sequence[AdviceRow], asked: Asked, *, rows_meet: bool) -> li
         )
         said.append("mpiexec knows the nodes; if not, add --mpiexec 'mpiexec -hosts a,b'")
     return said
-
-
-def _open(out: Path | None, task: str) -> AdviceDir | None:
-    """Make the folder of new advice; one that cannot be written is a user error."""
-    if out is None:
-        return None
-    stem = Path(task.partition(":")[0]).stem
-    folder = AdviceDir(out / f"{time.strftime('%Y%m%d-%H%M%S')}-{stem}-{secrets.token_hex(2)}")
-    try:
-        folder.path.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"cannot write to --out '{out}': {error.strerror}") from None
-    return folder

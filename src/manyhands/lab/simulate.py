@@ -1,6 +1,5 @@
 """Predict how a task would scale on nodes that one need not have, from what was measured on one machine."""
 
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,8 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from manyhands import facts, tasks
-from manyhands.errors import UserError, check, unknown
+from manyhands.errors import check, unknown
 from manyhands.lab.calibrate import MODELS
+from manyhands.lab.folders import new_folder
 from manyhands.lab.sim_asked import (
     SUCH_HOSTS,
     Point,
@@ -137,7 +137,7 @@ def simulate(
     if training is not None:
         training.check(specs, points)
     alone = Alone.of(predictor, batch_per_worker or whole)
-    folder, found = _open(out, task), _Found()
+    folder, found = None if out is None else SimulationDir(new_folder(out, task)), _Found()
     asked = _Asked(predictor, specs, points, alone, training, called, command, begun)
     try:
         found.rows.extend((each.point, make_row(each, alone, place)) for each in _predict(asked, observe))
@@ -206,19 +206,6 @@ def _plan(predictor: Predictor, spec: str, points: Sequence[Point]) -> tuple[lis
     servers = make_sync(spec).num_servers()
     most = predictor.most_ranks(spec) - servers
     return [point for point in points if point.workers <= most], [point for point in points if point.workers > most]
-
-
-def _open(out: Path | None, task: str) -> SimulationDir | None:
-    """Make the folder of a new simulation; one that cannot be written is a user error."""
-    if out is None:
-        return None
-    stem = Path(task.partition(":")[0]).stem
-    folder = SimulationDir(out / f"{time.strftime('%Y%m%d-%H%M%S')}-{stem}-{secrets.token_hex(2)}")
-    try:
-        folder.path.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"cannot write to --out '{out}': {error.strerror}") from None
-    return folder
 
 
 def _keep(

@@ -1,6 +1,5 @@
 """Predict step times, write them down, run the same, and say how far off the predictions were."""
 
-import secrets
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +11,9 @@ from typing import Any, Literal
 import numpy as np
 
 from manyhands import facts, launch, sync
-from manyhands.errors import UserError, check
+from manyhands.errors import check
 from manyhands.lab.cells import NEVER
+from manyhands.lab.folders import new_folder
 from manyhands.lab.measure import measure
 from manyhands.lab.sim_asked import read_counts, read_syncs
 from manyhands.lab.sim_events import period_of
@@ -121,7 +121,7 @@ def validate(
         if found.status == "interrupted":
             raise KeyboardInterrupt
         predictions.append(found)
-    folder = _open(out, task)
+    folder = new_folder(out, task)
     for prediction in predictions:
         write_atomically(folder / f"prediction-{prediction.engine}.json", prediction.model_dump_json(indent=2) + "\n")
     cases = [Case(found.engine, row, found, steps or _steps(row)) for found in predictions for row in found.rows]
@@ -152,16 +152,6 @@ def _check_runs(task: str, engine: str, spec: str, workers: int) -> None:
     launcher = launch.make(engine)
     check_features(sync.make(spec), launcher.features, engine)
     launcher.check(resolve(task, {"engine": engine, "workers": workers, "sync": spec}))
-
-
-def _open(out: Path, task: str) -> Path:
-    stem = Path(task.partition(":")[0]).stem
-    folder = out / f"{time.strftime('%Y%m%d-%H%M%S')}-{stem}-{secrets.token_hex(2)}"
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"cannot write to --out '{out}': {error.strerror}") from None
-    return folder
 
 
 def _measure_all(

@@ -1,0 +1,18 @@
+"""The folder that a simulation, a validation or advice leaves."""
+
+import secrets
+import time
+from pathlib import Path
+
+from manyhands.errors import UserError
+
+
+def new_folder(out: Path, task: str) -> Path:
+    """Make a folder that no other has, named by the time and the task; one that cannot be written is a user error."""
+    stem = Path(task.partition(":")[0]).stem
+    folder = out / f"{time.strftime('%Y%m%d-%H%M%S')}-{stem}-{secrets.token_hex(2)}"
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"cannot write to --out '{out}': {error.strerror}") from None
+    return folder
