@@ -1,0 +1,81 @@
+"""Predictions are written down, then held against runs; here the runs are made up."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up_machine import calibration, constant, network
+
+from manyhands.errors import UserError
+from manyhands.lab import simulate as simulation
+from manyhands.lab import validate as module
+from manyhands.record import Measure
+from manyhands.record.simulation import LEDGER, ValidationRecord, read_validations
+
+Validate = Callable[..., ValidationRecord]
+
+
+@pytest.fixture
+def validate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Validate:
+    """Validate a made-up machine, whose runs take as long as `step_ms` says."""
+    monkeypatch.setattr(simulation, "Network", lambda name, made, kept: network(name))
+    path = tmp_path / "calibration.json"
+    path.write_text(calibration(constant).model_dump_json())
+
+    def run(step_ms: Callable[[int], float], **options: Any) -> ValidationRecord:
+        def measure(task: str, given: Any, out: Path, *, timeout_s: float, cell: str, repeat: int) -> Measure:
+            assert list(out.parent.glob("prediction-*.json")), "nothing is run before all is predicted"
+            took = step_ms(repeat)
+            return Measure(cell=cell, repeat=repeat, step_ms=took, failed="" if took else "it would not")
+
+        monkeypatch.setattr(module, "measure", measure)
+        known = {"engines": "threads", "calibration": path, "out": tmp_path / "validations", **options}
+        return module.validate("mlp", known.pop("workers", [1]), **known)
+
+    return run
+
+
+def test_errors_and_noise_are_those_of_the_median_run(validate: Validate, tmp_path: Path) -> None:
+    found = validate(lambda repeat: (8.0, 9.0, 10.0, 11.0, 12.0)[repeat])
+    (row,) = found.rows
+    assert row.median_ms == 10.0
+    assert row.error_pct == pytest.approx(100 * (row.predicted_ms.value / 10 - 1))
+    assert row.noise_pct == pytest.approx(10.0)
+    assert row.held == (row.predicted_ms.low <= 10 <= row.predicted_ms.high)
+    assert read_validations(tmp_path / "validations" / LEDGER) == found.rows
+
+
+def test_a_prediction_that_comes_true_has_no_error_and_holds(validate: Validate) -> None:
+    (before,) = validate(lambda repeat: 1.0).rows
+    found = validate(lambda repeat: before.predicted_ms.value)
+    assert found.median_error_pct == pytest.approx(0.0)
+    assert (found.held, found.of) == (1, 1)
+
+
+def test_the_ledger_grows(validate: Validate, tmp_path: Path) -> None:
+    for _ in range(2):
+        validate(lambda repeat: 10.0, workers=[1, 2])
+    assert len(read_validations(tmp_path / "validations" / LEDGER)) == 4
+
+
+def test_runs_that_fail_are_told_and_never_counted(validate: Validate) -> None:
+    (row,) = validate(lambda repeat: 10.0 if repeat else 0.0).rows
+    assert (row.measured_ms, row.failed) == ([10.0] * 4, ["it would not"])
+    none = validate(lambda repeat: 0.0)
+    assert (none.rows, none.failed, none.median_error_pct) == ([], {"threads 1 allreduce": "it would not"}, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"repeats": 4}, "repeats must be at least 5"),
+        ({"workers": [0]}, "workers must be from 1 to"),
+        ({"engines": ""}, "engines must name at least one"),
+        ({"engines": "thread"}, "did you mean 'threads'"),
+        ({"syncs": "alreduce"}, "did you mean 'allreduce'"),
+    ],
+)
+def test_bad_requests(validate: Validate, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        validate(lambda repeat: 1.0, **options)
