@@ -4,7 +4,7 @@ Usage: python benchmarks/validation/host.py --out DIR [--workers 2,4,8,16] [--ta
        [--rounds 3] [--runs 2]
 
 It does what `manyhands validate` does, with fewer starts of Python: a run of threads is a fork of this process, and one
-world of MPI ranks makes several runs. DIR gets the calibration, the predictions (before the first run), every run's
+world of MPI ranks makes several runs. DIR gets the calibrations, the predictions (before the first run), every run's
 figures and the ledger, which `manyhands report` draws. The README beside this file says what came out.
 """
 
@@ -54,20 +54,15 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     say = lambda *words: print(f"{time.strftime('%H:%M:%S')}", *words, file=sys.stderr, flush=True)  # noqa: E731
     tasks, engines = asked.tasks.split(","), asked.engines.split(",")
-    kept = out / "calibration.json"
-    if not kept.exists():
-        calibrate(tasks, path=kept, engines=engines, ranks=2, budget_s=asked.budget, say=say)
-        say("calibrated")
-    with ProcessPoolExecutor(mp_context=FORKS) as pool:
-        asks = [(task, engine, asked.workers, kept, out) for engine in engines for task in tasks]
-        cases = [case for found in pool.map(predicted, *zip(*asks, strict=True)) for case in found]
-    say(f"predicted {len(cases)} cases")
-    now = [case for case in cases if case.engine in asked.measure.split(",")]
-    for turn in range(asked.rounds):
-        for found in one_round(now, turn, asked.runs, say):
-            with open(out / RUNS, "a") as file:
-                file.write(found.model_dump_json() + "\n")
-    write_ledger(out, cases)
+    cases: list[Case] = []
+    for task in tasks:  # one after the other: machines change, so what was calibrated is run right after it
+        own = calibrated_and_predicted(task, engines, asked, out, say)
+        cases += own
+        for turn in range(asked.rounds):
+            for found in one_round([case for case in own if case.engine in asked.measure], turn, asked.runs, say):
+                with open(out / RUNS, "a") as file:
+                    file.write(found.model_dump_json() + "\n")
+        write_ledger(out, cases)
 
 
 def read_arguments() -> argparse.Namespace:
@@ -80,8 +75,23 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--measure", default="threads,mpi", help="engines to run now; what was run before is kept")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--runs", type=int, default=2, help="of each case in a round, and in one world of MPI ranks")
-    parser.add_argument("--budget", type=float, default=90.0)
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds to calibrate a task")
     return parser.parse_args()
+
+
+def calibrated_and_predicted(
+    task: str, engines: list[str], asked: argparse.Namespace, out: Path, say: Callable[..., None]
+) -> list[Case]:
+    """Calibrate a task, unless that was done, and predict it with every engine."""
+    kept = out / f"calibration-{task}.json"
+    if not kept.exists():
+        calibrate([task], path=kept, engines=engines, ranks=2, budget_s=asked.budget, say=say)
+        say(f"calibrated {task}")
+    with ProcessPoolExecutor(mp_context=FORKS) as pool:
+        asks = [(task, engine, asked.workers, kept, out) for engine in engines]
+        cases = [case for found in pool.map(predicted, *zip(*asks, strict=True)) for case in found]
+    say(f"predicted {len(cases)} cases")
+    return cases
 
 
 def predicted(task: str, engine: str, workers: str, calibration: Path, out: Path) -> list[Case]:

@@ -26,7 +26,8 @@ class ThreadGroup:
         self._children: list[ThreadGroup] = []
         self._barrier = Barrier(size)
         self._mail: dict[tuple[int, int], deque[tuple[int, Tensor]]] = defaultdict(deque)
-        self._mailed = threading.Condition()
+        self._mailed = [threading.Condition() for _ in range(size)]
+        """For each rank, so that a message wakes nobody else."""
         self._aborted = False
 
     def wait(self, rank: int) -> None:
@@ -40,8 +41,9 @@ class ThreadGroup:
         """Wake every waiting thread with `GroupAborted`."""
         self._aborted = True
         self._barrier.abort()
-        with self._mailed:
-            self._mailed.notify_all()
+        for mailed in self._mailed:
+            with mailed:
+                mailed.notify_all()
         for child in self._children:
             child.abort()
 
@@ -55,13 +57,13 @@ class ThreadGroup:
 
     def post(self, to: int, tag: int, source: int, t: Tensor) -> None:
         """Leave a message for rank `to`."""
-        with self._mailed:
+        with self._mailed[to]:
             self._mail[to, tag].append((source, t))
-            self._mailed.notify_all()
+            self._mailed[to].notify_all()
 
     def take(self, to: int, tag: int, source: int) -> tuple[int, Tensor]:
         """Wait for a message and return it with its sender; messages of one sender keep their order."""
-        with self._mailed:
+        with self._mailed[to]:
             box = self._mail[to, tag]
             while True:
                 for i, (sender, t) in enumerate(box):
@@ -70,7 +72,7 @@ class ThreadGroup:
                         return sender, t
                 if self._aborted:
                     raise GroupAborted
-                self._mailed.wait()
+                self._mailed[to].wait()
 
 
 @final
@@ -81,6 +83,9 @@ class ThreadComm(Comm):
 
     def __init__(self, group: ThreadGroup, rank: int) -> None:
         self.rank, self.size, self.group = rank, group.size, group
+        self._seen: list[Tensor] = []
+        self._cut: list[Tensor] = []
+        """This rank's slices of the tensors that were seen last."""
 
     def all_reduce_(self, t: Tensor) -> None:
         """Sum by slices: each thread adds up its own part of everybody's tensor, in rank order."""
@@ -165,10 +170,15 @@ class ThreadComm(Comm):
         return list(self.group.slots)
 
     def _parts(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Return this rank's slice of everybody's tensor; no other rank touches it."""
-        length = tensors[0].numel()
-        start, stop = (length * r // self.size for r in (self.rank, self.rank + 1))
-        return [t.view(-1)[start:stop] for t in tensors]
+        """Return this rank's slice of everybody's tensor; no other rank touches it.
+
+        Step after step exchanges the same tensors, and to cut one is two more operations that want the interpreter.
+        """
+        if len(self._seen) != len(tensors) or any(a is not b for a, b in zip(self._seen, tensors, strict=True)):
+            length = tensors[0].numel()
+            start, stop = (length * r // self.size for r in (self.rank, self.rank + 1))
+            self._seen, self._cut = tensors, [t.view(-1)[start:stop] for t in tensors]
+        return self._cut
 
     def _leave(self, t: Tensor) -> None:
         _settle(t)

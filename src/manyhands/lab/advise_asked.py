@@ -8,7 +8,7 @@ from pathlib import Path
 from manyhands import facts, registry, sync, tasks
 from manyhands.errors import check
 from manyhands.lab.advise_search import worker_counts
-from manyhands.lab.calibrate import MODELS
+from manyhands.lab.calibration_fits import MODELS
 from manyhands.lab.sim_asked import read_syncs
 from manyhands.lab.sim_parts import Network
 from manyhands.lab.sim_predict import Predictor

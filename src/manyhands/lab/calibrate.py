@@ -12,18 +12,17 @@ from manyhands import facts, launch
 from manyhands.config import RunConfig
 from manyhands.errors import UserError, check, unknown
 from manyhands.lab.calibration_calls import SIZES, joined_calls
+from manyhands.lab.calibration_fits import MODELS, comm_costs
+from manyhands.lab.calibration_lock import time_lock
 from manyhands.lab.calibration_steps import joined_steps
 from manyhands.lab.calibration_worker import Ask, calibrate_rank
 from manyhands.launch.base import Observer
 from manyhands.launch.environment import outer_world
-from manyhands.model.fit_comm import CommModel, Point, fit_comm
-from manyhands.model.host import overhead_s
 from manyhands.model.undisturbed import undisturbed
 from manyhands.record import Pulse, RunDir, write_atomically
 from manyhands.record.calibration import (
     Calibration,
     CallTimes,
-    CommCosts,
     Contention,
     RowTimes,
     TaskCosts,
@@ -38,8 +37,6 @@ from manyhands.tasks import Task, load
 from manyhands.tasks.load import check_not_importing
 from manyhands.training import Job
 
-MODELS: dict[str, CommModel] = {"threads": "slices", "mpi": "messages", "torch": "messages"}
-"""The engines that can be measured, and the formulas that are fitted to their calls."""
 ENGINES = ("threads", "mpi")
 START_S = {"threads": 0.5, "mpi": 5.0, "torch": 5.0}
 """What it takes to start an engine's ranks, roughly."""
@@ -51,8 +48,6 @@ MOST_POINTS = 10
 """Numbers of rows to measure; where halves would be more, the rows are quartered."""
 BUSY_PER_S = 30.0
 """How often a second other programs may take a worker's core without this being said: a busy one loses it 300 times."""
-FASTEST = 1000.0
-"""Gigabytes a second beyond which a fit tells nothing but that there is no cost."""
 
 
 class Progress(NamedTuple):
@@ -117,7 +112,7 @@ def calibrate(
     _check_writable(path)
     stages = _stages(list(measured), engines, crowds(most))
     found = _launch_all(stages, measured, sizes or SIZES, budget_s, observe)
-    newer = _gather(stages, measured, found)
+    newer = _gather(stages, measured, found, time_lock(facts.cores()) if "threads" in engines else {})
     say_if_busy(newer, say)
     whole = before.joined(newer) if before is not None else newer
     write_atomically(path, whole.model_dump_json() + "\n")
@@ -267,7 +262,10 @@ def _launch(
 
 
 def _gather(
-    stages: Sequence[_Stage], measured: dict[str, _Measured], found: Sequence[Sequence[dict[str, Any]]]
+    stages: Sequence[_Stage],
+    measured: dict[str, _Measured],
+    found: Sequence[Sequence[dict[str, Any]]],
+    lock_us: dict[int, float],
 ) -> Calibration:
     """Put together what the ranks saw."""
     made = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -298,7 +296,7 @@ def _gather(
         hardware=hardware,
         versions=facts.versions(),
         tasks=tasks,
-        comms={engine: comm_costs(engine, points, made, hosts[engine]) for engine, points in calls.items()},
+        comms={engine: comm_costs(engine, points, made, hosts[engine], lock_us) for engine, points in calls.items()},
         contention=contention,
     )
 
@@ -316,6 +314,7 @@ def _task_costs(
         dtype=own.config.dtype,
         samples=samples,
         batch_size=samples if own.config.batch_size == "full" else min(own.config.batch_size, samples),
+        piece_rows=own.config.micro_batch,
         made=made,
         points=points,
         touch_ms=[ms for point in steps for ms in point["touch_ms"]],
@@ -354,39 +353,3 @@ def num_hosts(ranks: Sequence[dict[str, Any]]) -> int:
         "give fewer --ranks, or another list of hosts",
     )
     return found
-
-
-def model_of(engine: str, hosts: int) -> CommModel:
-    """Return whose formulas to fit to an engine's calls."""
-    if engine == "mpi" and facts.version("mpich"):
-        return "mpich-hosts" if hosts > 1 else "mpich"
-    return MODELS[engine]
-
-
-def comm_costs(engine: str, points: Sequence[CallTimes], made: str, hosts: int = 1) -> CommCosts:
-    """Fit α, β and γ to what was measured of an engine's calls."""
-    model = model_of(engine, hosts)
-    seconds = [
-        Point(each.call, each.ranks, each.num_bytes, max(1e-9, 1e-6 * undisturbed(each.us)))
-        for each in points
-        if each.call != "stream" and (each.num_bytes > 0 or each.call in ("send", "barrier"))  # libraries skip others
-    ]
-    fit = fit_comm(model, seconds)
-    return CommCosts(
-        engine=engine,
-        made=made,
-        ranks=max(each.ranks for each in points),
-        hosts=hosts,
-        model=model,
-        latency_us=1e6 * fit.link.alpha_s,
-        gigabyte_per_s=_rate(fit.link.beta_s_per_byte),
-        reduce_gigabyte_per_s=_rate(fit.gamma_s_per_byte),
-        overhead_us=1e6 * overhead_s(list(points)),
-        duplex="full" if fit.link.full_duplex else "half",
-        error_pct=100 * fit.error,
-        points=list(points),
-    )
-
-
-def _rate(seconds_per_byte: float) -> float:
-    return min(FASTEST, 1e-9 / seconds_per_byte) if seconds_per_byte > 0 else FASTEST

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from manyhands import facts, tasks
 from manyhands.errors import check, unknown
-from manyhands.lab.calibrate import MODELS
+from manyhands.lab.calibration_fits import MODELS
 from manyhands.lab.folders import new_folder
 from manyhands.lab.sim_asked import (
     SUCH_HOSTS,

@@ -6,26 +6,17 @@ plus so much a row. Workers that share a host queue for what it has once, such a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, final
+from typing import Literal, final
 
 import numpy as np
 
 from manyhands.model.links import Floats
+from manyhands.model.lock import Growth, handing_on, held_s, queue_s
 from manyhands.model.undisturbed import undisturbed
 from manyhands.record.calibration import Calibration, RowTimes
 
 MOST_ALIKE = 0.95
 """Correlation of steps beyond which blocks of a minute tell nothing more."""
-MOST_QUEUED = 4096
-"""Workers up to which a queue is followed one by one; beyond that what they queue for is busy all the time."""
-
-
-class Estimate(NamedTuple):
-    """A figure, and the bounds between which it should lie."""
-
-    low: float
-    value: float
-    high: float
 
 
 @final
@@ -67,15 +58,15 @@ def step_times(
     return talking.mixed(silent, 1 - 1 / period)
 
 
-def contention(calibration: Calibration, task: str, engine: str, rows: float, sharing: int) -> Estimate:
+def contention(calibration: Calibration, task: str, engine: str, rows: float, sharing: int) -> Growth:
     """Return how many times as long as alone a step takes; bounds apart only beyond the workers that were measured."""
     crowds = _crowds(calibration, task, engine)
     most = max(crowds)
     alone, shared = (step_times(calibration, task, engine, rows, k).quiet_s for k in (1, min(sharing, most)))
     if sharing <= most or calibration.comms[engine].apart:
-        return Estimate(*(shared / alone,) * 3)
+        return Growth(*(shared / alone,) * 3)
     growth = _growth(calibration, task, engine, rows, sharing)
-    return Estimate(*(max(1.0, shared / alone) * each for each in growth))
+    return Growth(*(max(1.0, shared / alone) * each for each in growth))
 
 
 def _shared(
@@ -130,41 +121,39 @@ def _block_means(point: RowTimes) -> list[float]:
     return [float(whole[i : i + point.block].mean()) for i in range(0, len(whole) - point.block + 1, point.block)]
 
 
-def _growth(calibration: Calibration, task: str, engine: str, rows: float, sharing: int) -> Estimate:
+def _growth(calibration: Calibration, task: str, engine: str, rows: float, sharing: int) -> Growth:
     """Extrapolate to a host with more cores: return how many times as long as with the most workers that were measured.
 
-    Processes at worst queue for the same memory, and at best have more of that with more cores. Threads, which share an
-    interpreter, wait for its lock: at best as long as the others hold it, which grows with them; at worst handing it
-    on takes longer, too, the more wait for it (the universal scalability law, Gunther 1993). Of the two, nobody
-    knows; the geometric mean is in the middle.
+    Processes at worst queue for the same memory, and at best have more of that with more cores; the geometric mean is
+    in the middle. Threads, which share an interpreter, queue for its lock.
     """
     crowds = _crowds(calibration, task, engine, "silent")
     most = max(crowds)
-    measured = max(1.0, _at_rows(crowds[most], rows).quiet_s / _at_rows(crowds[1], rows).quiet_s)
     if calibration.comms[engine].model == "slices":
-        low, high = _locked(most, measured, sharing)
-    else:
-        low, high = measured, max(measured, queueing(sharing, demand_of(most, measured)))
-    return Estimate(low / measured, float(np.sqrt(low * high)) / measured, high / measured)
+        before_s, after_s = (_locked_s(calibration, task, engine, rows, workers) for workers in (most, sharing))
+        return Growth(*(max(1.0, after / before_s.value) for after in after_s))
+    measured = max(1.0, _at_rows(crowds[most], rows).quiet_s / _at_rows(crowds[1], rows).quiet_s)
+    high = max(measured, queueing(sharing, demand_of(most, measured)))
+    return Growth(1.0, float(np.sqrt(high / measured)), high / measured)
 
 
-def _locked(few: int, factor: float, many: int) -> tuple[float, float]:
-    """Return how many times as long as alone many threads take, at best and at worst, of which a few take so long."""
-    pairs = many * (many - 1) / (few * (few - 1))
-    return 1 + (factor - 1) * (many - 1) / (few - 1), 1 + (factor - 1) * pairs
+def _locked_s(calibration: Calibration, task: str, engine: str, rows: float, workers: int) -> Growth:
+    """Return what a step takes so many threads by what the lock is needed for, which is the same for each piece.
+
+    With the fewest rows hardly anything is done without it.
+    """
+    crowds, costs = _crowds(calibration, task, engine, "silent"), calibration.tasks[task]
+    fewest = min(point.rows for point in crowds[2])
+    alone_s, two_s = (_at_rows(crowds[k], fewest).quiet_s for k in (1, 2))
+    piece_s, pieces = held_s(alone_s, two_s), float(np.ceil(rows / costs.piece_rows)) if costs.piece_rows else 1.0
+    free_s = max(0.0, _at_rows(crowds[1], rows).quiet_s - pieces * min(piece_s, alone_s))
+    longer = handing_on(calibration.comms[engine].lock_us, workers)
+    return Growth(*(queue_s(workers, pieces * piece_s * each, free_s) for each in longer))
 
 
 def queueing(customers: int, demand: float) -> float:
-    """Return how many times as long as alone a step takes when so many queue for one station.
-
-    Each needs it for a share `demand` of a step, at any moment of it (mean value analysis, Reiser and Lavenberg 1980).
-    """
-    waiting, step = 0.0, 1.0
-    for k in range(1, min(customers, MOST_QUEUED) + 1):
-        at_station = demand * (1 + waiting)
-        step = 1 - demand + at_station
-        waiting = k * at_station / step
-    return max(step, customers * demand)
+    """Return how many times as long as alone a step takes when so many queue for what each needs for such a share."""
+    return queue_s(customers, demand, 1 - demand)
 
 
 def demand_of(customers: int, factor: float) -> float:

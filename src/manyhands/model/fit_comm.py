@@ -54,8 +54,11 @@ def cost_s(model: CommModel, call: str, p: float, num_bytes: float, link: Link, 
 
 
 def fit_comm(model: CommModel, points: Sequence[Point]) -> Fit:
-    """Fit to points; of messages, as if both directions at once took no longer, and as if they did: the better one."""
-    used = [point for point in points if model != "slices" or point.call in SLICES]
+    """Fit to points; of messages, as if both directions at once took no longer, and as if they did: the better one.
+
+    Of threads only two count: for more of them α is another.
+    """
+    used = [point for point in points if model != "slices" or (point.call in SLICES and point.ranks == 2)]
     assert used
     duplex = (True, False) if model in ("messages", "mpich") else (True,)  # links between hosts carry both
     return min((_solve(model, used, full_duplex=each) for each in duplex), key=lambda fit: fit.misfit)

@@ -8,6 +8,7 @@ by how much it grows, so that what they miss, such as the time that Python takes
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import final
@@ -16,6 +17,7 @@ import numpy as np
 
 from manyhands.model.fit_comm import cost_s
 from manyhands.model.links import Floats, Link
+from manyhands.model.lock import handing_on
 from manyhands.model.undisturbed import undisturbed
 from manyhands.record.calibration import CallTimes, CommCosts
 
@@ -78,17 +80,32 @@ class HostCalls:
             return self._jitter[call, length]
         return self._jitter[min((key for key in self._jitter if key[0] == ""), key=lambda key: abs(key[1] - length))]
 
-    def message_s(self, num_bytes: float) -> tuple[float, float]:
+    def message_s(self, num_bytes: float, ranks: int = 2) -> tuple[float, float]:
         """Return a message's latency, and how long it keeps the ports of its sender and receiver busy.
 
-        Busy for what each further one adds to a stream of them (the gap of LogGP), on its way for the rest.
+        Busy for what each further one adds to a stream of them (the gap of LogGP), on its way for the rest. The more
+        threads there are, the longer what a message takes besides its bytes.
         """
+        latency_s, busy_s = self._message_s(num_bytes)
+        longer = self._longer(ranks) - 1
+        if longer > 0:
+            empty = self._message_s(0)
+            latency_s, busy_s = latency_s + longer * empty[0], busy_s + longer * empty[1]
+        return latency_s, busy_s
+
+    def _message_s(self, num_bytes: float) -> tuple[float, float]:
+        """Return the same between two ranks that are alone."""
         whole_s, burst_s = (self.quiet_s(call, 2, num_bytes) for call in ("send", "stream"))
         busy_s = gap_s(whole_s, burst_s)
         return whole_s - busy_s, busy_s
 
     def _formula(self, call: str, p: int, num_bytes: float) -> float:
-        return cost_s(self._costs.model, call, p, num_bytes, self.link, self.gamma_s_per_byte)
+        link = replace(self.link, alpha_s=self.link.alpha_s * self._longer(p))
+        return cost_s(self._costs.model, call, p, num_bytes, link, self.gamma_s_per_byte)
+
+    def _longer(self, ranks: int) -> float:
+        """Return how many times as long as between two threads the lock takes to get, which is most of their α."""
+        return handing_on(self._costs.lock_us, ranks).value if self._costs.model == "slices" else 1.0
 
     def _scale(self, call: str, p: int, num_bytes: float) -> float:
         """Return how many times as long as by the formulas a call takes that was measured."""

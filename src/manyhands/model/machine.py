@@ -9,10 +9,11 @@ import numpy as np
 from manyhands.comm.sim import Machine
 from manyhands.errors import check
 from manyhands.model.cluster import Cluster, LinkSpec
-from manyhands.model.crowd import Estimate, StepTimes, contention, persistence, step_times
+from manyhands.model.crowd import StepTimes, contention, persistence, step_times
 from manyhands.model.hierarchy import hierarchical_s
 from manyhands.model.host import HostCalls
 from manyhands.model.links import Floats
+from manyhands.model.lock import Growth
 from manyhands.model.slowest import Slowest, like_levels
 from manyhands.model.undisturbed import undisturbed
 from manyhands.record.calibration import Calibration, CommCosts
@@ -43,7 +44,7 @@ class CalibratedMachine(Machine):
         gamma_s_per_byte: float,
         touch_s_per_byte: float,
         update_share: float,
-        contention: Estimate,
+        contention: Growth,
         persistence: float,
         shares_ports: bool,
         seed: int,
@@ -65,7 +66,8 @@ class CalibratedMachine(Machine):
         rows, it is that of the most.
         """
         self._host, self._num_workers, self._num_servers = host, num_workers, num_servers
-        self._slowness = cluster.slowness(num_workers + num_servers)
+        self._num_ranks = num_workers + num_servers
+        self._slowness = cluster.slowness(self._num_ranks)
         self._server_adds_s = server_adds_s
         servers = [times[-1]] * num_servers
         self.persistence = persistence
@@ -105,7 +107,7 @@ class CalibratedMachine(Machine):
         """Return a message's latency, and how long it keeps the ports busy."""
         if self._host is not None:
             jitter = self._jitter("send", num_bytes)
-            latency_s, busy_s = self._host.message_s(num_bytes)
+            latency_s, busy_s = self._host.message_s(num_bytes, self._num_ranks)
             return latency_s * jitter, busy_s * jitter
         inside = self._node(source) == self._node(to)
         link = (self.cluster.inside if inside else self.cluster.between).link()
@@ -117,7 +119,7 @@ class CalibratedMachine(Machine):
         if self._host is None:
             return self.message_s(source, to, int(num_bytes))
         jitter = float(np.mean(self._host.jitter("send", num_bytes)))
-        latency_s, busy_s = self._host.message_s(num_bytes)
+        latency_s, busy_s = self._host.message_s(num_bytes, self._num_ranks)
         return latency_s * jitter, busy_s * jitter
 
     def call_s(self, call: str, num_ranks: int, num_bytes: float) -> float:

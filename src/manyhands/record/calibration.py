@@ -41,6 +41,8 @@ class TaskCosts(BaseModel):
     """Training samples."""
     batch_size: int
     """The task's own global batch."""
+    piece_rows: int = Field(default=0, ge=0)
+    """Rows that are computed at once, piece after piece; 0 for all of a worker's."""
     made: str
     """When it was measured."""
     points: list[RowTimes] = Field(min_length=1)
@@ -80,7 +82,7 @@ class CommCosts(BaseModel):
     """Whose formulas were fitted: of ranks that send messages, by whichever algorithm is the cheapest or by those that
     MPICH takes, on one host or between hosts, or of threads that each work on a slice in shared memory."""
     latency_us: float = Field(ge=0)
-    """α: of an empty message; with slices, of one more thread at a barrier."""
+    """α: of an empty message; with slices, of a barrier of two threads."""
     gigabyte_per_s: float = Field(gt=0)
     """1/β: of a large message; with slices, of a copy."""
     reduce_gigabyte_per_s: float = Field(gt=0)
@@ -92,6 +94,8 @@ class CommCosts(BaseModel):
     error_pct: float
     """By how much the fit is off, in the median over the points; predictions for this host are scaled to the points."""
     points: list[CallTimes] = Field(min_length=1)
+    lock_us: dict[int, float] = {}
+    """With slices: what an operation takes when so many threads, bare ones and no workers, want the interpreter."""
 
     @property
     def apart(self) -> bool:

@@ -66,6 +66,7 @@ def comm(engine: str = "mpi", points: Sequence[CallTimes] = ()) -> CommCosts:
         duplex="full",
         error_pct=0.0,
         points=list(points) or call_times(model),
+        lock_us={2: 10.0, 64: 10.0} if model == "slices" else {},
     )
 
 

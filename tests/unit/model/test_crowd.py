@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from made_up_calibration import ROWS, affine, calibration, row_times, varying
 
 from manyhands.model.crowd import contention, demand_of, persistence, queueing, run_spread, step_times
-from manyhands.record.calibration import RowTimes
+from manyhands.record.calibration import Calibration, RowTimes
 
 
 @pytest.mark.parametrize("sharing", [1, 2])
@@ -127,11 +127,35 @@ def test_the_spread_of_runs_is_that_of_blocks_which_were_made_together() -> None
     assert run_spread(calibration(), "mlp", "mpi", 1) == pytest.approx(0, abs=1e-12)
 
 
-def test_threads_wait_for_a_lock_the_longer_the_more_there_are() -> None:
-    """At best they wait in turn, so 1 + 7 × the excess of two; at worst every pair of them adds to it, of 28 pairs."""
-    low, value, high = contention(calibration(factor=1.5), "mlp", "threads", 8, 8)
-    assert (low, high) == pytest.approx((1 + 7 * 0.5, 1 + 28 * 0.5))
-    assert value == pytest.approx((low * high) ** 0.5)
+def with_lock(factor: float, lock_us: dict[int, float], piece_rows: int = 0) -> Calibration:
+    """Make a calibration with a lock that was measured."""
+    known = calibration(factor=factor)
+    comms = {"threads": known.comms["threads"].model_copy(update={"lock_us": lock_us})}
+    costs = {"mlp": known.tasks["mlp"].model_copy(update={"piece_rows": piece_rows})}
+    return known.model_copy(update={"comms": {**known.comms, **comms}, "tasks": costs})
+
+
+def test_threads_that_always_wait_for_the_lock_take_turns() -> None:
+    """Two take twice as long, so one always has it: eight take eight times as long, and handing on doubles that."""
+    fewest = min(ROWS)
+    assert contention(with_lock(2.0, {2: 10, 8: 10}), "mlp", "threads", fewest, 8).value == pytest.approx(8)
+    assert contention(with_lock(2.0, {2: 10, 8: 20}), "mlp", "threads", fewest, 8).value == pytest.approx(16)
+
+
+def test_threads_that_hardly_need_the_lock_hardly_wait_for_it() -> None:
+    """Of 32 rows, each of which takes half a millisecond without it, two and a half in all need it."""
+    few, many = (contention(with_lock(1.1, {2: 10, 8: 10}), "mlp", "threads", rows, 8).value for rows in (1, 32))
+    assert 1.1 < many < few
+
+
+def test_every_piece_of_a_batch_needs_the_lock_again() -> None:
+    whole, pieces = (contention(with_lock(1.5, {2: 10, 8: 10}, rows), "mlp", "threads", 32, 8).value for rows in (0, 8))
+    assert whole < pieces
+
+
+def test_a_lock_of_which_nothing_is_known_may_take_longer_with_more_threads() -> None:
+    low, value, high = contention(with_lock(2.0, {}), "mlp", "threads", min(ROWS), 8)
+    assert (low, value, high) == pytest.approx((8, 16, 32))
 
 
 def test_what_follows_an_exchange_does_not_grow_with_the_workers() -> None:

@@ -64,7 +64,7 @@ def test_the_messages_are_those_of_the_clusters_formulas() -> None:
 
 
 def test_slices() -> None:
-    """Four threads sum 4 MB: two barriers, of three wakes to six pairs, and three quarters added and copied."""
-    expected = 2 * (3 * 6) ** 0.5 * LINK.alpha_s + 0.75 * 4e6 * (GAMMA + LINK.beta_s_per_byte)
+    """Four threads sum 4 MB: two barriers, three additions and three copies each, and three quarters of the bytes."""
+    expected = (2 * 3 + 4 * 6 / 2) * LINK.alpha_s + 0.75 * 4e6 * (GAMMA + LINK.beta_s_per_byte)
     assert cost_s("slices", "all-reduce", 4, 4e6, LINK, GAMMA) == pytest.approx(expected)
     assert cost_s("slices", "all-reduce", 1, 4e6, LINK, GAMMA) == 0

@@ -1,0 +1,51 @@
+"""How long threads wait for the interpreter's lock."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manyhands.model.lock import handing_on, held_s, queue_s
+
+CURVE = {2: 10.0, 4: 15.0, 8: 30.0}
+
+
+def test_what_two_threads_take_is_not_scaled() -> None:
+    assert handing_on(CURVE, 2) == handing_on({}, 2) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(("threads", "longer"), [(4, 1.5), (8, 3.0)])
+def test_between_measured_numbers_of_threads_the_lock_takes_what_was_measured(threads: int, longer: float) -> None:
+    low, value, high = handing_on(CURVE, threads)
+    assert value == pytest.approx(longer)
+    assert low < value < high
+
+
+def test_beyond_them_it_takes_no_less_and_grows_no_faster_than_the_threads() -> None:
+    low, value, high = handing_on(CURVE, 32)
+    assert (low, value, high) == pytest.approx((3.0, 6.0, 12.0))
+    assert handing_on({}, 8) == pytest.approx((1.0, 2.0, 4.0)), "without a curve, from two threads on"
+
+
+@given(st.floats(0.1, 10.0), st.floats(0.0, 1.0))
+def test_what_a_step_needs_of_the_lock_is_found_again(alone_s: float, share: float) -> None:
+    demand_s = share * alone_s
+    assert held_s(alone_s, queue_s(2, demand_s, alone_s - demand_s)) == pytest.approx(demand_s, rel=1e-6, abs=1e-6)
+
+
+def test_a_lock_that_is_never_free_takes_half_of_what_two_steps_take() -> None:
+    assert held_s(1.0, 3.0) == 1.5
+    assert held_s(1.0, 0.9) == 0, "two that are faster than one do not wait"
+
+
+@given(st.integers(1, 200), st.floats(0.01, 2.0), st.floats(0.0, 5.0))
+def test_a_queue_serves_one_at_a_time(customers: int, demand_s: float, think_s: float) -> None:
+    took_s = queue_s(customers, demand_s, think_s)
+    assert took_s >= max(customers * demand_s, think_s + demand_s) * (1 - 1e-9)
+    assert took_s <= think_s + customers * demand_s + 1e-9, "at worst each waits for all others"
+
+
+def test_a_queue_of_three() -> None:
+    """Mean value analysis by hand: of two, one is met with probability ½; of three, five sixths wait on average."""
+    assert queue_s(1, 2.0, 2.0) == 4.0
+    assert queue_s(2, 2.0, 2.0) == pytest.approx(2 + 2 * 1.5)
+    assert queue_s(3, 2.0, 2.0) == pytest.approx(2 + 2 * (1 + 2 * 3 / 5))
