@@ -35,9 +35,9 @@ class StepTimes:
         """Return what lies between the two: of each quantile, this share of the other's."""
         return StepTimes(*(_mix(a, b, share) for a, b in zip(_parts(self), _parts(other), strict=True)))
 
-    def scaled(self, factor: float) -> "StepTimes":
-        """Return the same for a worker that takes so many times as long."""
-        return StepTimes(*(factor * part for part in _parts(self)))
+    def grown(self, factor: float) -> "StepTimes":
+        """Return the same for a worker that takes so many times as long undisturbed; what disturbs it stays."""
+        return StepTimes(*(part + (factor - 1) * undisturbed(part) for part in _parts(self)))
 
     @property
     def quiet_s(self) -> float:
@@ -77,7 +77,7 @@ def _shared(
     most = max(crowds)
     if sharing > most:
         grown = 1.0 if calibration.comms[engine].apart else _growth(calibration, task, engine, rows, sharing).value
-        return _at_rows(crowds[most], rows).scaled(grown)
+        return _at_rows(crowds[most], rows).grown(grown)
     fewer, more = max(k for k in crowds if k <= sharing), min(k for k in crowds if k >= sharing)
     share = 0.0 if more == fewer else (sharing - fewer) / (more - fewer)
     return _at_rows(crowds[fewer], rows).mixed(_at_rows(crowds[more], rows), share)

@@ -50,7 +50,7 @@ class HostCalls:
             curve.append((point.num_bytes, undisturbed(point.us) * 1e-6))
 
     def quiet_s(self, call: str, p: int, num_bytes: float) -> float:
-        """Return what a call of p ranks takes: as measured, or scaled by the formulas from the nearest that were."""
+        """Return what a call of p ranks takes: as measured, or as the formulas say from the nearest that were."""
         if p == 1:
             return 0.0
         curves = self._curves.get(call)
@@ -63,8 +63,8 @@ class HostCalls:
             min((k for k in curves if k > p), default=None),
         )
         near = [k for k in (below, above) if k is not None]
-        scales = [self._scale(call, k, num_bytes) for k in near]
-        return self._formula(call, p, num_bytes) * float(np.interp(np.log(p), np.log(near), scales))
+        seconds = [self._grown_s(call, k, p, num_bytes) for k in near]
+        return float(np.interp(np.log(p), np.log(near), seconds))
 
     def mean_s(self, call: str, p: int, num_bytes: float) -> float:
         """Return what it takes on average."""
@@ -107,10 +107,17 @@ class HostCalls:
         """Return how many times as long as between two threads the lock takes to get, which is most of their α."""
         return handing_on(self._costs.lock_us, ranks).value if self._costs.model == "slices" else 1.0
 
-    def _scale(self, call: str, p: int, num_bytes: float) -> float:
-        """Return how many times as long as by the formulas a call takes that was measured."""
-        formula_s = self._formula(call, p, num_bytes)
-        return _on_curve(self._curves[call][p], num_bytes) / formula_s if formula_s > 0 else 1.0
+    def _grown_s(self, call: str, few: int, p: int, num_bytes: float) -> float:
+        """Return what p ranks take, of which a few were measured: what these take more than by the formulas stays.
+
+        That is the time to wake up and that of Python, mostly. Where they take less, the formulas are as far off for p.
+        """
+        measured_s, formula_s, grown_s = (
+            _on_curve(self._curves[call][few], num_bytes),
+            *(self._formula(call, ranks, num_bytes) for ranks in (few, p)),
+        )
+        more_s = measured_s - formula_s
+        return grown_s + more_s if more_s > 0 else grown_s * measured_s / formula_s
 
     @cached_property
     def _jitter(self) -> dict[tuple[str, int], Floats]:
