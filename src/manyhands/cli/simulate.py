@@ -165,9 +165,9 @@ def show(record: SimulationRecord, console: Console) -> None:
     for sentence in _best(record.rows):
         console.print(sentence, markup=False, soft_wrap=True)
     if record.trained:
-        _print(console, trained_title(record), _table(trained_columns(record, with_bounds), record.trained))
+        _print(console, trained_title(record), _table(trained_columns(record), record.trained))
         console.print()
-    for sentence in trained_sentences(record, with_bounds):
+    for sentence in trained_sentences(record):
         console.print(sentence, markup=False, soft_wrap=True)
 
 

@@ -79,7 +79,7 @@ def make_row(found: Predicted, alone: Alone, cluster: Cluster | None) -> Simulat
         wait_ms=1e3 * split.wait_s,
         epoch_s=epoch_s,
         speed_up=speed_up,
-        efficiency=_scaled(speed_up, 1 / point.workers),
+        efficiency=speed_up.scaled(1 / point.workers),
         cost=_price(epoch_s, ranks, cluster),
         failures=failures.expected,
     )
@@ -109,8 +109,4 @@ def with_failures(failures: Failures, sound: Estimate) -> Estimate:
 def _price(epoch_s: Estimate, ranks: int, cluster: Cluster | None) -> Estimate | None:
     if cluster is None or cluster.price_per_hour == 0:
         return None
-    return _scaled(epoch_s, float(cluster.price(ranks, 1.0)))
-
-
-def _scaled(given: Estimate, factor: float) -> Estimate:
-    return Estimate(value=factor * given.value, low=factor * given.low, high=factor * given.high)
+    return epoch_s.scaled(float(cluster.price(ranks, 1.0)))

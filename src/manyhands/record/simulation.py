@@ -26,6 +26,10 @@ class Estimate(BaseModel):
         """Tell whether a measured value lies between the bounds."""
         return self.low <= measured <= self.high
 
+    def scaled(self, factor: float) -> "Estimate":
+        """Return so many times as much, as sure as it is."""
+        return Estimate(value=factor * self.value, low=factor * self.low, high=factor * self.high)
+
 
 class SimulationRow(BaseModel):
     """One strategy on so many nodes. The milliseconds are of a step, on average over the workers."""
