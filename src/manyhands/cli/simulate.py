@@ -1,5 +1,6 @@
 """`manyhands simulate`: predict how a task would scale on nodes that one need not have."""
 
+import gc
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -106,6 +107,7 @@ def simulate(
     """
     from manyhands.lab.simulate import simulate as predict  # scipy is slow to import, and other commands need none
 
+    gc.freeze()  # what is imported stays; to look through it again and again takes a second where rows are very many
     check(bool(task), "which task? for example: manyhands simulate mlp --nodes 1,2,4,...,64")
     check(nodes is not None or workers is not None, "how many nodes? for example: --nodes 1,2,4,...,64")
     asked = {"target_accuracy": target_accuracy, **options}

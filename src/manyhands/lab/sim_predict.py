@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
 from typing import final
 
 import numpy as np
@@ -45,7 +44,7 @@ class Predicted:
     servers: int
     method: Method
     split: StepSplit
-    drawn_s: tuple[float, ...]
+    drawn_s: Sequence[float]
     """The step's time with each seed."""
     share: float
     """By how much one run's step may differ from what is expected: standard deviation, as a share."""
@@ -119,7 +118,7 @@ class Predictor:
         names = ("compute_s", "serial_s", "comm_s", "wait_s")
         mean = StepSplit(*(float(np.mean([getattr(split, name) for split in splits])) for name in names))
         share = self._doubt(point, strategy).of(mean)
-        drawn_s = tuple(split.step_s for split in splits)
+        drawn_s = [split.step_s for split in splits]
         return Predicted(point, spec, strategy.num_servers(), "events", mean, drawn_s, share)
 
     def stage(self, spec: str, point: Point) -> tuple[Scene, CalibratedMachine]:
@@ -130,15 +129,17 @@ class Predictor:
     def formula(self, spec: str, points: Sequence[Point]) -> Iterator[Predicted]:
         """Predict many numbers of workers by closed form."""
         strategy = sync.make(spec)
-        for _, alike in groupby(sorted(points, key=self._kind), key=self._kind):
-            kind = list(alike)
+        kinds: dict[tuple[int, int, int], list[Point]] = {}
+        for point in points:
+            kinds.setdefault(self._kind(point), []).append(point)
+        for kind in kinds.values():
             series = self._series(spec, strategy, kind)
             found = self._closed(series, strategy)
-            drawn = np.transpose(self._shifts(series, kind[0], found.in_a_row)).tolist()
-            unsure = self._doubt(kind[-1], strategy)
-            for point, split, shifts in zip(kind, found.splits, drawn, strict=True):
-                drawn_s, share = tuple(split.step_s + shift for shift in shifts), unsure.of(split)
-                yield Predicted(point, spec, strategy.num_servers(), "closed form", split, drawn_s, share)
+            steps_s = np.array([split.step_s for split in found.splits])
+            drawn = (steps_s + self._shifts(series, kind[0], found.in_a_row)).T.tolist()
+            servers, unsure = strategy.num_servers(), self._doubt(kind[-1], strategy)
+            for point, split, drawn_s in zip(kind, found.splits, drawn, strict=True):
+                yield Predicted(point, spec, servers, "closed form", split, drawn_s, unsure.of(split))
 
     def _kind(self, point: Point) -> tuple[int, int, int]:
         """Tell apart what a closed form cannot work on at once."""

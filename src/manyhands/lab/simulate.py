@@ -11,6 +11,7 @@ from manyhands.errors import check, unknown
 from manyhands.lab.calibrate import MODELS
 from manyhands.lab.folders import new_folder
 from manyhands.lab.sim_asked import (
+    MOST_FOLLOWED,
     SUCH_HOSTS,
     Point,
     check_batch,
@@ -22,7 +23,7 @@ from manyhands.lab.sim_asked import (
 )
 from manyhands.lab.sim_parts import Network, parts_path
 from manyhands.lab.sim_predict import Predicted, Predictor
-from manyhands.lab.sim_rows import Alone, make_row
+from manyhands.lab.sim_rows import Alone, make_rows
 from manyhands.lab.sim_spread import SEEDS
 from manyhands.lab.sim_train import Training, train_each
 from manyhands.launch.environment import outer_world
@@ -140,7 +141,8 @@ def simulate(
     folder, found = None if out is None else SimulationDir(new_folder(out, task)), _Found()
     asked = _Asked(predictor, specs, points, alone, training, called, command, begun)
     try:
-        found.rows.extend((each.point, make_row(each, alone, place)) for each in _predict(asked, observe))
+        for some in _predict(asked, observe):
+            found.rows += zip((each.point for each in some), make_rows(some, alone, place), strict=True)
         _train(asked, found, folder, observe)
         return _keep(asked, found, "complete", folder)
     except KeyboardInterrupt:
@@ -158,8 +160,11 @@ def find_calibration(given: Path | Calibration | None, task: str, engine: str) -
     return read_calibration(path, absolute(task), engine, named=given is not None), parts_path(path)
 
 
-def _predict(asked: _Asked, observe: Observer) -> Iterator[Predicted]:
-    """Predict every strategy on every number of nodes: by events as far as these can be followed, then by formula."""
+def _predict(asked: _Asked, observe: Observer) -> Iterator[list[Predicted]]:
+    """Predict every strategy on every number of nodes: by events as far as these can be followed, then by formula.
+
+    What comes together was found at once.
+    """
     predictor, done = asked.predictor, 0
     plans = {spec: _plan(predictor, spec, asked.points) for spec in asked.syncs}
     total = sum(SEEDS * len(events) + bool(others) for events, others in plans.values())
@@ -171,9 +176,9 @@ def _predict(asked: _Asked, observe: Observer) -> Iterator[Predicted]:
                 done += 1
                 observe(SimulationPulse(spec, point.nodes, done, total))
 
-            yield predictor.events(spec, point, told)
+            yield [predictor.events(spec, point, told)]
         if others:
-            yield from predictor.formula(spec, others)
+            yield list(predictor.formula(spec, others))
             done += 1
             observe(SimulationPulse(spec, others[-1].nodes, done, total))
 
@@ -241,5 +246,6 @@ def _keep(
         versions=facts.versions(),
     )
     if folder is not None:
-        write_atomically(folder.record, record.model_dump_json(indent=2) + "\n")
+        indent = 2 if len(record.rows) <= MOST_FOLLOWED else None  # nobody reads very many rows line by line
+        write_atomically(folder.record, record.model_dump_json(indent=indent) + "\n")
     return record

@@ -15,8 +15,9 @@ Method = Literal["events", "closed form"]
 """How a row was predicted: by running the strategy's own code on virtual ranks, or by a formula."""
 
 
-class Estimate(BaseModel):
-    """A value, and the bounds between which it lies with a probability of 90 %."""
+@dataclass(slots=True)
+class Estimate:
+    """A value, and the bounds between which it lies with a probability of 90 %; no model, since records have many."""
 
     value: float
     low: float
@@ -28,7 +29,7 @@ class Estimate(BaseModel):
 
     def scaled(self, factor: float) -> "Estimate":
         """Return so many times as much, as sure as it is."""
-        return Estimate(value=factor * self.value, low=factor * self.low, high=factor * self.high)
+        return Estimate(factor * self.value, factor * self.low, factor * self.high)
 
 
 class SimulationRow(BaseModel):

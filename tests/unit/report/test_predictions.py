@@ -5,7 +5,7 @@ import io
 import json
 import math
 import statistics
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -279,7 +279,7 @@ def test_numbers_that_are_none_do_not_break_a_page() -> None:
     bad = row.model_copy(update={"error_pct": float("nan"), "noise_pct": float("inf")})
     assert json.loads(Reader(render(validations_page(all_of(HERE, [row, bad])))).scripts["figures"])
     record = made_up_simulation()
-    endless = record.rows[-1].epoch_s.model_copy(update={"value": float("inf"), "high": float("inf")})
+    endless = replace(record.rows[-1].epoch_s, value=float("inf"), high=float("inf"))
     rows = [*record.rows[:-1], record.rows[-1].model_copy(update={"epoch_s": endless})]
     assert json.loads(Reader(render(_simulated(record.model_copy(update={"rows": rows})))).scripts["figures"])
 
