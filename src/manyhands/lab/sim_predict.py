@@ -19,7 +19,6 @@ from manyhands.lab.sim_parts import Network
 from manyhands.lab.sim_spread import SEEDS, Doubt, doubt, resampled
 from manyhands.model.cluster import Cluster
 from manyhands.model.crowd import step_times
-from manyhands.model.links import Floats
 from manyhands.model.machine import CalibratedMachine, machine_of
 from manyhands.record.calibration import Calibration
 from manyhands.record.simulation import Method
@@ -127,7 +126,11 @@ class Predictor:
         return self._scene(spec, point), self._machine(self.calibration, strategy, point, point.shares(), self.seed)
 
     def formula(self, spec: str, points: Sequence[Point]) -> Iterator[Predicted]:
-        """Predict many numbers of workers by closed form."""
+        """Predict many numbers of workers by closed form.
+
+        As with events, the step is the mean of what comes of other calibrations: one alone has a tail of one shape,
+        whose slowest of a thousand jumps from one number of rows to the next.
+        """
         strategy = sync.make(spec)
         kinds: dict[tuple[int, int, int], list[Point]] = {}
         for point in points:
@@ -135,10 +138,14 @@ class Predictor:
         for kind in kinds.values():
             series = self._series(spec, strategy, kind)
             found = self._closed(series, strategy)
+            others = self._others(series, kind[0])
+            shifts = np.array([each.own_s(found.in_a_row) for each in others]) - series.own_s(found.in_a_row)
+            usual = np.mean([each.own_s(0) for each in others], axis=0) - series.own_s(0)
             steps_s = np.array([split.step_s for split in found.splits])
-            drawn = (steps_s + self._shifts(series, kind[0], found.in_a_row)).T.tolist()
+            rows = zip(kind, found.splits, usual.tolist(), shifts.mean(axis=0).tolist(), strict=True)
             servers, unsure = strategy.num_servers(), self._doubt(kind[-1], strategy)
-            for point, split, drawn_s in zip(kind, found.splits, drawn, strict=True):
+            for (point, first, computes_s, takes_s), drawn_s in zip(rows, (steps_s + shifts).T.tolist(), strict=True):
+                split = _shifted(first, computes_s, takes_s)
                 yield Predicted(point, spec, servers, "closed form", split, drawn_s, unsure.of(split))
 
     def _kind(self, point: Point) -> tuple[int, int, int]:
@@ -164,13 +171,12 @@ class Predictor:
         except NoClosedForm as error:
             raise NoClosedForm(f"there is no closed form for '{series.scene.sync}': {error}") from None
 
-    def _shifts(self, series: Series, kind: Point, in_a_row: int) -> list[Floats]:
-        """Return by how much longer a worker's own step takes with each seed."""
+    def _others(self, series: Series, kind: Point) -> list[Series]:
+        """Return the same with what else might have been measured."""
         rows, sharing, _ = self._kind(kind)
         period = period_of(sync.make(series.scene.sync))
         others = [step_times(each, self.task, self.engine, rows, sharing, period=period) for each in self.others]
-        known = series.own_s(in_a_row)
-        return [replace(series, times=times).own_s(in_a_row) - known for times in others]
+        return [replace(series, times=times) for times in others]
 
     def _scene(self, spec: str, point: Point) -> Scene:
         outline = self.network.outline(point.rows)
@@ -203,3 +209,11 @@ class Predictor:
             ranks=point.workers + strategy.num_servers(),
             on_host=self.cluster is None,
         )
+
+
+def _shifted(split: StepSplit, computes_s: float, takes_s: float) -> StepSplit:
+    """Return a step that takes longer, of which a worker computes a part and waits for the rest."""
+    wait_s = split.wait_s + takes_s - computes_s
+    # What is waited for less than nothing, where hardly anything is waited for, is computed less.
+    computes_s += min(0.0, wait_s)
+    return StepSplit(split.compute_s + computes_s, split.serial_s, split.comm_s, max(0.0, wait_s))

@@ -72,6 +72,14 @@ def test_lines_between_many_numbers_of_workers() -> None:
             assert found.split.step_s == pytest.approx(alone.split.step_s, rel=0.05)
 
 
+@pytest.mark.parametrize("text", ["allreduce", "local-sgd", "async-server"])
+def test_a_step_is_the_mean_of_what_other_calibrations_tell(text: str) -> None:
+    (point,) = points(300)
+    events, closed = both(text, point, varying, 10)
+    for found in (events, closed):
+        assert found.split.step_s == pytest.approx(np.mean(found.drawn_s))
+
+
 def test_idle_workers_are_not_waited_for() -> None:
     (full,) = predictor().formula("average-once", points(64, batch_per_worker=None))
     (idle,) = predictor().formula("average-once", points(6400, batch_per_worker=None))
