@@ -157,7 +157,7 @@ def show(record: SimulationRecord, console: Console) -> None:
         return
     shown = _some(record.rows)
     _print(console, "how fast", _speed(record, shown))
-    _print(console, "where a step's time goes", _parts(shown))
+    _print(console, "where a step's time goes", _parts(record, shown))
     if any(row.method == "closed form" for row in shown):
         console.print(f"{BY_FORMULA} by closed form, not by following events", markup=False, soft_wrap=True)
     if len(shown) < len(record.rows):
@@ -175,9 +175,11 @@ def show(record: SimulationRecord, console: Console) -> None:
 
 def _speed(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Table:
     several = len({row.sync for row in record.rows}) > 1
-    ranks = any(row.workers != row.nodes or row.servers for row in record.rows)
-    columns: list[tuple[str, Callable[[SimulationRow], str]]] = [("nodes", _nodes)]
-    columns += [("ranks", _ranks)] if ranks else []
+    columns: list[tuple[str, Callable[[SimulationRow], str]]] = [(record.by, _number)]
+    if record.by == "workers" and any(row.workers != row.nodes for row in record.rows):
+        columns.append(("nodes", lambda row: f"{row.nodes:,}"))
+    if any(row.workers != row.number or row.servers for row in record.rows):
+        columns.append(("ranks", _ranks))
     columns += [("sync", lambda row: row.sync)] if several else []
     columns += [
         ("batch", lambda row: f"{row.batch_size:,}"),
@@ -193,13 +195,13 @@ def _speed(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Table:
     return _table(columns, rows)
 
 
-def _parts(rows: Sequence[SimulationRow]) -> Table:
+def _parts(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Table:
     def percent(ms: float, row: SimulationRow) -> str:
         return f"{100 * ms / row.step_ms.value:.1f} %"
 
     return _table(
         [
-            ("nodes", _nodes),
+            (record.by, _number),
             ("sync", lambda row: row.sync),
             ("compute", lambda row: percent(row.compute_ms, row)),
             ("update", lambda row: percent(row.serial_ms, row)),
@@ -219,8 +221,8 @@ def _table(columns: Sequence[tuple[str, Callable[[Row], str]]], rows: Sequence[R
     return table
 
 
-def _nodes(row: SimulationRow) -> str:
-    return f"{row.nodes:,}{BY_FORMULA if row.method == 'closed form' else ''}"
+def _number(row: SimulationRow) -> str:
+    return f"{row.number:,}{BY_FORMULA if row.method == 'closed form' else ''}"
 
 
 def _ranks(row: SimulationRow) -> str:
@@ -245,8 +247,8 @@ def _best(rows: Sequence[SimulationRow]) -> Iterator[str]:
         best = max(own, key=lambda row: row.speed_up.value)
         if len(own) > 1:
             more = "" if best is not own[-1] else ", the most that was asked for"
-            many = "1 node" if best.nodes == 1 else f"{best.nodes:,} nodes"
-            yield f"{spec} is fastest on {many}{more}: {with_bounds(best.speed_up, lambda value: f'{figure(value)}×')}"
+            speed_up = with_bounds(best.speed_up, lambda value: f"{figure(value)}×")
+            yield f"{spec} is fastest on {best.many}{more}: {speed_up}"
 
 
 def _print(console: Console, title: str, table: Table) -> None:
@@ -301,4 +303,4 @@ class _Lines:
 
 def _now(pulse: "SimulationPulse") -> str:
     accuracy = "" if pulse.accuracy is None else f", accuracy {100 * pulse.accuracy:.1f} %"
-    return f"{'trained ' if pulse.trains else ''}{pulse.sync} on {pulse.nodes:,}{accuracy}"
+    return f"{'trained ' if pulse.trains else ''}{pulse.sync} on {pulse.number:,}{accuracy}"

@@ -31,7 +31,7 @@ def trained_title(record: SimulationRecord) -> str:
 def trained_columns(record: SimulationRecord) -> list[Column]:
     """Return the columns of the table of trainings, with those that have something to say."""
     columns: list[Column] = [
-        ("nodes", lambda row: f"{row.nodes:,}"),
+        (record.by, lambda row: f"{row.number:,}"),
         ("sync", lambda row: row.sync),
         *((name, text) for name, text in SETTINGS if _differs(record, text)),
         ("accuracy", lambda row: _accuracy(row.test_accuracy)),
@@ -68,8 +68,7 @@ def trained_sentences(record: SimulationRecord) -> Iterator[str]:
     there = [row for row in record.trained if row.target_s is not None]
     if there:
         first = min(there, key=lambda row: row.target_s.value if row.target_s else 0.0)
-        many = "1 node" if first.nodes == 1 else f"{first.nodes:,} nodes"
-        yield f"{goal(record)} is reached first by {first.sync} on {many}: {_reached(first)}"
+        yield f"{goal(record)} is reached first by {first.sync} on {first.many}: {_reached(first)}"
     elif record.target_accuracy is not None and record.trained:
         best = max(max(point.accuracy for point in row.points) for row in record.trained)
         yield f"{goal(record)} is reached by none; the best is {_accuracy(best)}: try more --epochs or another --lr"

@@ -74,7 +74,8 @@ def _row(found: Predicted, step_s: Estimate, speed_up: Estimate, cluster: Cluste
     failures = failures_in(sound_s.value, ranks, cluster)
     epoch_s = with_failures(failures, sound_s)
     return SimulationRow(
-        nodes=point.nodes,
+        by=point.by,
+        nodes=point.nodes if point.by == "nodes" or cluster is None else int(cluster.nodes_of(ranks)),
         workers=point.workers,
         servers=found.servers,
         sync=found.sync,

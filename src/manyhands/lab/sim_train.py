@@ -76,7 +76,7 @@ def train_each(
         try:
             yield training.run(point, row, folder, partial(observe, i, row))
         except ManyhandsError as error:
-            yield f"{row.sync} on {row.nodes:,}", str(error)
+            yield f"{row.sync} on {row.number:,}", str(error)
 
 
 def _trained_row(
@@ -85,6 +85,7 @@ def _trained_row(
     reached_s = None if target_accuracy is None else found.time_to(target_accuracy)
     target_s = None if reached_s is None else _with_bounds(reached_s, point, row)
     return TrainedRow(
+        by=row.by,
         nodes=row.nodes,
         workers=row.workers,
         servers=row.servers,

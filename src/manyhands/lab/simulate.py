@@ -13,6 +13,7 @@ from manyhands.lab.folders import new_folder
 from manyhands.lab.sim_asked import (
     MOST_FOLLOWED,
     SUCH_HOSTS,
+    THIS_HOST,
     Point,
     check_batch,
     find_cluster,
@@ -31,7 +32,7 @@ from manyhands.launch.places import calibration_path
 from manyhands.model.cluster import Cluster
 from manyhands.record import Pulse, write_atomically
 from manyhands.record.calibration import Calibration, differences, read_calibration
-from manyhands.record.simulation import SimulationDir, SimulationRecord, SimulationRow, TrainedRow
+from manyhands.record.simulation import SimulationDir, SimulationRecord, SimulationRow, TrainedRow, Unit
 from manyhands.request import absolute
 from manyhands.sync.base import make as make_sync
 
@@ -43,7 +44,8 @@ class SimulationPulse:
     """How far a simulation is."""
 
     sync: str
-    nodes: int
+    number: int
+    """Of nodes or workers, whichever was asked for."""
     done: float
     total: int
     """Runs of events, and strategies worked out by formula; then trainings."""
@@ -113,7 +115,8 @@ def simulate(
     check(seed >= 0, f"seed must be at least 0, got {seed}")
     place, called = find_cluster(cluster)
     check((nodes is None) != (workers is None), "say how many: --nodes 1,2,4 or --workers 1,2,4, not both")
-    counts = read_counts(nodes, "nodes") if nodes is not None else read_counts(workers or "", "workers")
+    by: Unit = "nodes" if nodes is not None else "workers"
+    counts = read_counts(workers or "" if nodes is None else nodes, by)
     specs = read_syncs(syncs)
     way = find_way(method, len(counts) * len(specs))
     known, kept = find_calibration(calibration, task, engine)
@@ -126,7 +129,8 @@ def simulate(
     whole = check_batch(batch_size, batch_per_worker, network.config.batch_size, network.samples)
     points = make_points(
         counts,
-        ranks_per_node=place.node_size if place is not None and nodes is not None else 1,
+        by,
+        node_size=place.node_size if place is not None else max(counts) if called == THIS_HOST and workers else 1,
         samples=network.samples,
         batch_size=whole,
         batch_per_worker=batch_per_worker,
@@ -174,13 +178,13 @@ def _predict(asked: _Asked, observe: Observer) -> Iterator[list[Predicted]]:
             def told(point: Point = point, spec: str = spec) -> None:
                 nonlocal done
                 done += 1
-                observe(SimulationPulse(spec, point.nodes, done, total))
+                observe(SimulationPulse(spec, point.number, done, total))
 
             yield [predictor.events(spec, point, told)]
         if others:
             yield list(predictor.formula(spec, others))
             done += 1
-            observe(SimulationPulse(spec, others[-1].nodes, done, total))
+            observe(SimulationPulse(spec, others[-1].number, done, total))
 
 
 def _train(asked: _Asked, found: _Found, folder: SimulationDir | None, observe: Observer) -> None:
@@ -190,7 +194,7 @@ def _train(asked: _Asked, found: _Found, folder: SimulationDir | None, observe: 
 
     def tell(i: int, row: SimulationRow, pulse: Pulse) -> None:
         done = i + pulse.step / pulse.steps
-        observe(SimulationPulse(row.sync, row.nodes, done, len(found.rows), trains=True, accuracy=pulse.accuracy))
+        observe(SimulationPulse(row.sync, row.number, done, len(found.rows), trains=True, accuracy=pulse.accuracy))
 
     for result in train_each(asked.training, _in_order(asked, found), folder.path if folder else None, tell):
         if isinstance(result, TrainedRow):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from manyhands.record.simulation import SimulationRecord, TrainedRow
-from manyhands.record.texts import NOTHING, count, duration, figure, fixed, percent, plain, with_bounds
+from manyhands.record.texts import NOTHING, duration, figure, fixed, percent, plain, with_bounds
 from manyhands.report.drawing import Figure, Layout, Trace, View, decades_axis, is_wide, key, layout, safe
 from manyhands.report.palette import DASHES, series_colour
 from manyhands.report.scores import grouped
@@ -83,9 +83,9 @@ def _keys(record: SimulationRecord) -> list[Trace]:
         line = {"color": _colour(record, sync), "width": 2.2}
         found.append(key(sync, f"sync {sync}", {}, mode="lines", line=line))
     counts = _counts(record)
-    for nodes in counts if len(counts) > 1 else ():
+    for nodes, many in counts.items() if len(counts) > 1 else ():
         line = {"color": "@muted", "width": 2.2, "dash": _dash(record, nodes)}
-        found.append(key(count(nodes, "node"), f"nodes {nodes}", {}, mode="lines", line=line))
+        found.append(key(many, f"nodes {nodes}", {}, mode="lines", line=line))
     return found
 
 
@@ -98,10 +98,10 @@ def _curve(record: SimulationRecord, row: TrainedRow, values: list[float]) -> Tr
         "mode": "lines" if len(values) > 1 else "markers",
         "name": name,
         "showlegend": False,
-        "meta": {"groups": [safe(f"sync {row.sync}"), f"nodes {row.nodes}"]},
+        "meta": {"groups": [safe(f"sync {row.sync}"), f"nodes {row.number}"]},
         "x": [point.time_s for point in row.points],
         "y": values,
-        "line": {"color": _colour(record, row.sync), "width": 2, "dash": _dash(record, row.nodes)},
+        "line": {"color": _colour(record, row.sync), "width": 2, "dash": _dash(record, row.number)},
         "marker": {"color": _colour(record, row.sync), "size": 8},
         "customdata": [list(pair) for pair in zip(times, epochs, strict=True)],
         "hovertemplate": f"{name}: %{{y:.4~g}} after %{{customdata[0]}}, epoch %{{customdata[1]}}<extra></extra>",
@@ -109,7 +109,7 @@ def _curve(record: SimulationRecord, row: TrainedRow, values: list[float]) -> Tr
 
 
 def _name(row: TrainedRow) -> str:
-    return f"{row.sync} on {count(row.nodes, 'node')}"
+    return f"{row.sync} on {row.many}"
 
 
 def _colour(record: SimulationRecord, sync: str) -> str:
@@ -118,12 +118,13 @@ def _colour(record: SimulationRecord, sync: str) -> str:
     return series_colour(known.index(sync))
 
 
-def _counts(record: SimulationRecord) -> list[int]:
-    return sorted({row.nodes for row in record.trained})
+def _counts(record: SimulationRecord) -> dict[int, str]:
+    """Return how many were asked for, the fewest first, and what to call them."""
+    return {row.number: row.many for row in sorted(record.trained, key=lambda row: row.number)}
 
 
 def _dash(record: SimulationRecord, nodes: int) -> str:
-    return DASHES[_counts(record).index(nodes) % len(DASHES)]
+    return DASHES[list(_counts(record)).index(nodes) % len(DASHES)]
 
 
 def time_to(row: TrainedRow, accuracy: float) -> float | None:
@@ -142,7 +143,7 @@ def time_table(record: SimulationRecord) -> Grid:
     """Make the table of the time to some accuracies."""
     columns: list[Column] = [
         ("sync", lambda row: row.sync),
-        ("nodes", lambda row: f"{row.nodes:,}"),
+        (record.by, lambda row: f"{row.number:,}"),
         *((f"to {_level(level)}", _time_to(record, level)) for level in levels(record)),
         *([(f"{record.currency} to {_level(record.target_accuracy)}", _target_cost)] if _is_priced(record) else []),
         ("all epochs", lambda row: with_bounds(row.time_s, duration)),
@@ -155,7 +156,7 @@ def learned_table(record: SimulationRecord) -> Grid:
     """Make the table of how the trainings were done, and what came out."""
     columns: list[Column] = [
         ("sync", lambda row: row.sync),
-        ("nodes", lambda row: f"{row.nodes:,}"),
+        (record.by, lambda row: f"{row.number:,}"),
         ("batch", lambda row: f"{row.batch_size:,}"),
         ("learning rate", lambda row: plain(row.lr)),
         ("epochs", lambda row: plain(row.epochs)),

@@ -25,9 +25,7 @@ def predictor(times: Callable[[float], Sequence[float]] = varying, *, way: Way =
 
 
 def points(*counts: int, batch_per_worker: int | None = 64, batch_size: int = 64) -> list[Point]:
-    return make_points(
-        counts, ranks_per_node=1, samples=10_000, batch_size=batch_size, batch_per_worker=batch_per_worker
-    )
+    return make_points(counts, node_size=1, samples=10_000, batch_size=batch_size, batch_per_worker=batch_per_worker)
 
 
 def both(text: str, point: Point, times: Callable[[float], Sequence[float]], steps: int) -> tuple[Predicted, Predicted]:

@@ -226,6 +226,19 @@ def test_the_headline_of_a_simulation_names_what_is_fastest() -> None:
     assert Reader(render(stopped)).count("h1") == 1
 
 
+def test_a_simulation_asked_for_by_workers_speaks_of_workers() -> None:
+    plain = made_up_simulation()
+    rows = [row.model_copy(update={"by": "workers", "nodes": -(-row.workers // 8)}) for row in plain.rows]
+    record = plain.model_copy(update={"rows": rows})
+    page = _simulated(record)
+    assert "on 1,024 workers is predicted" in page.headline
+    assert "1 to 1,024 workers" in page.facts
+    assert speed_table(record, rows).headings[1:3] == ["workers", "nodes"]
+    for figure in scaling_figures(record):
+        assert figure.layout["xaxis"]["title"]["text"] == "workers"
+        assert max(figure.data[-1]["x"]) == 1024
+
+
 def test_what_was_trained_is_told_against_the_nodes_time() -> None:
     record = made_up_simulation(**TRAINED)
     for figure in trained_figures(record):
