@@ -113,6 +113,11 @@ class TrainedRow(Counted):
     folder: str
     """What was kept of it, within the simulation's folder."""
 
+    def time_at(self, point: VirtualPoint) -> Estimate:
+        """Return when an evaluation was made, with failures, as the whole training's time has them."""
+        whole, last_s = self.time_s, self.points[-1].time_s or 1.0
+        return Estimate(*(point.time_s * (each / last_s) for each in (whole.value, whole.low, whole.high)))
+
 
 class SimulationRecord(BaseModel):
     """One simulation's result."""

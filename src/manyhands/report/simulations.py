@@ -249,8 +249,9 @@ def notes(record: SimulationRecord) -> list[str]:
 def _trained(record: SimulationRecord) -> list[Table]:
     if not record.trained:
         return []
+    fails = any(row.failures for row in record.rows)
     return [
-        table("How long until which accuracy", time_table(record)),
+        table(f"How long until which accuracy{', with failures' if fails else ''}", time_table(record)),
         table("What was learned", learned_table(record)),
     ]
 

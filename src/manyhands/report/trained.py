@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from manyhands.record.simulation import SimulationRecord, TrainedRow
+from manyhands.record.simulation import Estimate, SimulationRecord, TrainedRow
 from manyhands.record.texts import NOTHING, duration, figure, fixed, percent, plain, with_bounds
 from manyhands.report.drawing import Figure, Layout, Trace, View, decades_axis, is_wide, key, layout, safe
 from manyhands.report.palette import DASHES, series_colour
@@ -25,8 +25,8 @@ def trained_figures(record: SimulationRecord) -> list[Figure]:
             record,
             "accuracy",
             "Accuracy",
-            "Share of the test data guessed right at each evaluation, against the time of the simulated nodes: what is "
-            "further to the left learns sooner.",
+            "Share of the test data guessed right at each evaluation, against the time of the simulated nodes, with "
+            "failures where the cluster has some: what is further to the left learns sooner.",
             [[round(100 * point.accuracy, 4) for point in row.points] for row in record.trained],
             {"title": "test accuracy", "ticksuffix": " %"},
         ),
@@ -47,7 +47,7 @@ def _figure(
 ) -> Figure:
     data = [*_keys(record), *(_curve(record, row, own) for row, own in zip(record.trained, values, strict=True))]
     none = [[None]] * (len(data) - len(values))
-    times = [[point.time_s for point in row.points] for row in record.trained]
+    times = [_seconds(row) for row in record.trained]
     epochs = [[round(point.epoch, 4) for point in row.points] for row in record.trained]
     by_time = layout(_time_axis([time for own in times for time in own]), {})["xaxis"]
     by_epoch = layout({"title": "epochs", "type": "linear"}, {})["xaxis"]
@@ -91,7 +91,7 @@ def _keys(record: SimulationRecord) -> list[Trace]:
 
 def _curve(record: SimulationRecord, row: TrainedRow, values: list[float]) -> Trace:
     name = safe(_name(row))
-    times = [duration(point.time_s) for point in row.points]
+    times = [duration(seconds) for seconds in _seconds(row)]
     epochs = [fixed(point.epoch, 2) for point in row.points]
     return {
         "type": "scatter",
@@ -99,7 +99,7 @@ def _curve(record: SimulationRecord, row: TrainedRow, values: list[float]) -> Tr
         "name": name,
         "showlegend": False,
         "meta": {"groups": [safe(f"sync {row.sync}"), f"nodes {row.number}"]},
-        "x": [point.time_s for point in row.points],
+        "x": _seconds(row),
         "y": values,
         "line": {"color": _colour(record, row.sync), "width": 2, "dash": _dash(record, row.number)},
         "marker": {"color": _colour(record, row.sync), "size": 8},
@@ -127,9 +127,13 @@ def _dash(record: SimulationRecord, nodes: int) -> str:
     return DASHES[list(_counts(record)).index(nodes) % len(DASHES)]
 
 
-def time_to(row: TrainedRow, accuracy: float) -> float | None:
-    """Return the virtual seconds to the first evaluation that shows at least this accuracy."""
-    return next((point.time_s for point in row.points if point.accuracy >= accuracy), None)
+def _seconds(row: TrainedRow) -> list[float]:
+    return [row.time_at(point).value for point in row.points]
+
+
+def time_to(row: TrainedRow, accuracy: float) -> Estimate | None:
+    """Return the nodes' seconds to the first evaluation that shows at least this accuracy, with failures."""
+    return next((row.time_at(point) for point in row.points if point.accuracy >= accuracy), None)
 
 
 def levels(record: SimulationRecord) -> list[float]:
@@ -144,7 +148,7 @@ def time_table(record: SimulationRecord) -> Grid:
     columns: list[Column] = [
         ("sync", lambda row: row.sync),
         (record.by, lambda row: f"{row.number:,}"),
-        *((f"to {_level(level)}", _time_to(record, level)) for level in levels(record)),
+        *((f"to {_level(level)}", _time_to(level)) for level in levels(record)),
         *([(f"{record.currency} to {_level(record.target_accuracy)}", _target_cost)] if _is_priced(record) else []),
         ("all epochs", lambda row: with_bounds(row.time_s, duration)),
         ("accuracy", _accuracy),
@@ -177,10 +181,8 @@ def _grid(record: SimulationRecord, columns: Sequence[Column]) -> Grid:
     return Grid([heading for heading, _ in columns], [[text(row) for _, text in columns] for row in record.trained])
 
 
-def _time_to(record: SimulationRecord, level: float) -> Callable[[TrainedRow], str]:
-    if level != record.target_accuracy:
-        return lambda row: duration(time_to(row, level))
-    return lambda row: with_bounds(row.target_s, duration) if row.target_s else NOTHING
+def _time_to(level: float) -> Callable[[TrainedRow], str]:
+    return lambda row: with_bounds(time_s, duration) if (time_s := time_to(row, level)) else NOTHING
 
 
 def _is_priced(record: SimulationRecord) -> bool:
@@ -204,14 +206,8 @@ def trained_sentence(record: SimulationRecord) -> str:
     ends = f"{_name(best)}, ends at {percent(100 * best.test_accuracy, 2)}"
     if target is None:
         return f"The best training, {ends}."
-    times = [(time, row) for row in record.trained if (time := _seconds(row, target, record)) is not None]
+    times = [(time_s.value, row) for row in record.trained if (time_s := time_to(row, target))]
     if not times:
         return f"No training reaches {_level(target)} accuracy; the best, {ends}."
     seconds, first = min(times, key=lambda each: each[0])
     return f"{_level(target)} accuracy is first reached by {_name(first)}, after {duration(seconds)}."
-
-
-def _seconds(row: TrainedRow, accuracy: float, record: SimulationRecord) -> float | None:
-    if accuracy == record.target_accuracy:
-        return row.target_s.value if row.target_s else None
-    return time_to(row, accuracy)
