@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from manyhands.record.simulation import Estimate, SimulationRecord, SimulationRow, TrainedRow, Validation
-from manyhands.report.drawing import is_wide
+from manyhands.report.drawing import factor_ticks, is_wide
 from manyhands.report.palette import LIGHT, MARKERS, series_colour
 from manyhands.report.pictures import DASHES, plain, save
 from manyhands.report.pictures import MARKERS as SHAPES
@@ -42,9 +43,16 @@ def predicted(axes: Axes, rows: Sequence[Validation]) -> None:
         _point(axes, looks(rows)["engine"], row, row.median_ms, bounds.value, reach)
     axes.set(xscale="log", yscale="log", xlabel="measured step (ms)", ylabel="predicted step (ms)", aspect="equal")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(NullFormatter())
+        _label_factors(axis)
     _legend(axes, rows)
+
+
+def _label_factors(axis: Axis) -> None:
+    """Put readable ticks at an axis by factors, however near its ends are to each other."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(FixedLocator(factor_ticks(low, high)))
+    axis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:,.9g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def errors(axes: Axes, rows: Sequence[Validation]) -> None:
@@ -128,7 +136,8 @@ def _curves(drawn: Sequence[Strategy], value: Value, label: str, factor: float) 
         _numbers(axes, drawn)
         wide = label.startswith("speed-up") or (factor == 1 and is_wide(values(drawn, value)))
         axes.set(ylabel=label, **({"yscale": "log"} if wide else {"ylim": (0, None)}))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:,g}"))
+        if wide:
+            _label_factors(axes.yaxis)
         axes.legend(frameon=False, fontsize=8)
 
     return draw
@@ -157,13 +166,14 @@ def accuracy(axes: Axes, record: SimulationRecord, trained: Sequence[TrainedRow]
     counts = sorted({row.number for row in trained})
     for row in trained:
         axes.plot(
-            [point.time_s for point in row.points],
+            [row.time_at(point).value for point in row.points],
             [100 * point.accuracy for point in row.points],
             DASHES[counts.index(row.number) % len(DASHES)],
             color=LIGHT[series_colour(syncs.index(row.sync))[1:]],
             label=plain(f"{row.sync}, {row.number:,}"),
         )
-    wide = is_wide([point.time_s for row in trained for point in row.points])
+    wide = is_wide([row.time_at(point).value for row in trained for point in row.points])
     axes.set(xlabel="time on the simulated nodes (s)", ylabel="test accuracy (%)", xscale="log" if wide else "linear")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:,g}"))
+    if wide:
+        _label_factors(axes.xaxis)
     axes.legend(frameon=False, fontsize=8, title=f"strategy, {record.by}", title_fontsize=8)
