@@ -33,6 +33,8 @@ WIDE = 300
 MOST_SHOWN = 60
 """Rows of a table; of more, some are shown."""
 BY_FORMULA = "*"
+LONG_S = 20.0
+"""Seconds from which on it is told how long a training goes on."""
 OF_TRAINING = frozenset({"epochs", "lr", "warmup", "lr_decay"})
 """Settings of a run that --train takes."""
 
@@ -289,18 +291,20 @@ def _progress() -> "Iterator[Callable[[SimulationPulse], None]]":
 
 @final
 class _Lines:
-    """A line at every tenth of the predictions, and then of the trainings."""
+    """A line at every tenth of the predictions, and then of the trainings; and when a long training begins."""
 
     def __init__(self) -> None:
-        self._said = (False, 0)
+        self._said, self._long = (False, 0), ("", 0)
 
     def __call__(self, pulse: "SimulationPulse") -> None:
-        now = (pulse.trains, int(10 * pulse.done / pulse.total))
-        if now[1] and now > self._said:
-            self._said = now
+        now, which = (pulse.trains, int(10 * pulse.done / pulse.total)), (pulse.sync, pulse.number)
+        begins = (pulse.left_s or 0.0) > LONG_S and which != self._long
+        if begins or (now[1] and now > self._said):
+            self._said, self._long = now, which if begins else self._long
             _say(f"{10 * now[1]:3.0f} % {_now(pulse)}")
 
 
 def _now(pulse: "SimulationPulse") -> str:
     accuracy = "" if pulse.accuracy is None else f", accuracy {100 * pulse.accuracy:.1f} %"
-    return f"{'trained ' if pulse.trains else ''}{pulse.sync} on {pulse.number:,}{accuracy}"
+    left = f", about {duration(round(pulse.left_s))} left for it" if pulse.left_s and pulse.left_s > LONG_S else ""
+    return f"{'trained ' if pulse.trains else ''}{pulse.sync} on {pulse.number:,}{accuracy}{left}"

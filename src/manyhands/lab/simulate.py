@@ -53,6 +53,8 @@ class SimulationPulse:
     """Whether all is predicted, and some are now trained."""
     accuracy: float | None = None
     """Of the last evaluation."""
+    left_s: float | None = None
+    """Seconds for which the training that now runs goes on here, as its steps until now tell."""
 
 
 Observer = Callable[[SimulationPulse], None]
@@ -193,8 +195,8 @@ def _train(asked: _Asked, found: _Found, folder: SimulationDir | None, observe: 
         return
 
     def tell(i: int, row: SimulationRow, pulse: Pulse) -> None:
-        done = i + pulse.step / pulse.steps
-        observe(SimulationPulse(row.sync, row.number, done, len(found.rows), trains=True, accuracy=pulse.accuracy))
+        done, total = i + pulse.step / pulse.steps, len(found.rows)
+        observe(SimulationPulse(row.sync, row.number, done, total, True, pulse.accuracy, pulse.eta_s))
 
     for result in train_each(asked.training, _in_order(asked, found), folder.path if folder else None, tell):
         if isinstance(result, TrainedRow):
