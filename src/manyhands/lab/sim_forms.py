@@ -25,6 +25,7 @@ from manyhands.model.crowd import StepTimes
 from manyhands.model.hierarchy import call_s
 from manyhands.model.links import Floats
 from manyhands.model.machine import STEPS, CalibratedMachine
+from manyhands.model.overlap import bucket_end_s
 from manyhands.model.slowest import Slowest
 from manyhands.replica.meta import Paces
 
@@ -175,7 +176,7 @@ class SoloComm(Comm):
 
     def _begin(self, call: str, num_bytes: int) -> Any:
         self.calls.append((call, num_bytes))
-        self._link_free_s = np.maximum(self._now_s, self._link_free_s) + self._cost_s(call, num_bytes)
+        self._link_free_s = bucket_end_s(self._now_s, self._link_free_s, self._cost_s(call, num_bytes))
         return self._link_free_s
 
     def _wait_until(self, ends_s: Any) -> None:
