@@ -178,7 +178,7 @@ def show(record: SimulationRecord, console: Console) -> None:
 def _speed(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Table:
     several = len({row.sync for row in record.rows}) > 1
     columns: list[tuple[str, Callable[[SimulationRow], str]]] = [(record.by, _number)]
-    if record.by == "workers" and any(row.workers != row.nodes for row in record.rows):
+    if record.by == "workers" and any(1 < row.nodes != row.workers for row in record.rows):
         columns.append(("nodes", lambda row: f"{row.nodes:,}"))
     if any(row.workers != row.number or row.servers for row in record.rows):
         columns.append(("ranks", _ranks))

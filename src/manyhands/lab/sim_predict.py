@@ -139,7 +139,8 @@ class Predictor:
             series = self._series(spec, strategy, kind)
             found = self._closed(series, strategy)
             others = self._others(series, kind[0])
-            shifts = np.array([each.own_s(found.in_a_row) for each in others]) - series.own_s(found.in_a_row)
+            waited = found.in_a_row, found.parted
+            shifts = np.array([each.own_s(*waited) for each in others]) - series.own_s(*waited)
             usual = np.mean([each.own_s(0) for each in others], axis=0) - series.own_s(0)
             steps_s = np.array([split.step_s for split in found.splits])
             rows = zip(kind, found.splits, usual.tolist(), shifts.mean(axis=0).tolist(), strict=True)

@@ -192,7 +192,7 @@ def _ms(milliseconds: float) -> str:
 def speed_table(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Grid:
     """Make the table of how fast it would be."""
     columns: list[Column] = [("sync", lambda row: row.sync), (record.by, _number)]
-    if record.by == "workers" and any(row.workers != row.nodes for row in record.rows):
+    if record.by == "workers" and any(1 < row.nodes != row.workers for row in record.rows):
         columns.append(("nodes", lambda row: f"{row.nodes:,}"))
     if any(row.workers != row.number or row.servers for row in record.rows):
         columns.append(("ranks", lambda row: f"{row.workers:,}" + (f"+{row.servers}" if row.servers else "")))
