@@ -1,5 +1,6 @@
 """`manyhands simulate`: predict how a task would scale on nodes that one need not have."""
 
+import gc
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,8 @@ WIDE = 300
 MOST_SHOWN = 60
 """Rows of a table; of more, some are shown."""
 BY_FORMULA = "*"
+LONG_S = 20.0
+"""Seconds from which on it is told how long a training goes on."""
 OF_TRAINING = frozenset({"epochs", "lr", "warmup", "lr_decay"})
 """Settings of a run that --train takes."""
 
@@ -106,6 +109,7 @@ def simulate(
     """
     from manyhands.lab.simulate import simulate as predict  # scipy is slow to import, and other commands need none
 
+    gc.freeze()  # what is imported stays; to look through it again and again takes a second where rows are very many
     check(bool(task), "which task? for example: manyhands simulate mlp --nodes 1,2,4,...,64")
     check(nodes is not None or workers is not None, "how many nodes? for example: --nodes 1,2,4,...,64")
     asked = {"target_accuracy": target_accuracy, **options}
@@ -155,7 +159,7 @@ def show(record: SimulationRecord, console: Console) -> None:
         return
     shown = _some(record.rows)
     _print(console, "how fast", _speed(record, shown))
-    _print(console, "where a step's time goes", _parts(shown))
+    _print(console, "where a step's time goes", _parts(record, shown))
     if any(row.method == "closed form" for row in shown):
         console.print(f"{BY_FORMULA} by closed form, not by following events", markup=False, soft_wrap=True)
     if len(shown) < len(record.rows):
@@ -165,17 +169,19 @@ def show(record: SimulationRecord, console: Console) -> None:
     for sentence in _best(record.rows):
         console.print(sentence, markup=False, soft_wrap=True)
     if record.trained:
-        _print(console, trained_title(record), _table(trained_columns(record, with_bounds), record.trained))
+        _print(console, trained_title(record), _table(trained_columns(record), record.trained))
         console.print()
-    for sentence in trained_sentences(record, with_bounds):
+    for sentence in trained_sentences(record):
         console.print(sentence, markup=False, soft_wrap=True)
 
 
 def _speed(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Table:
     several = len({row.sync for row in record.rows}) > 1
-    ranks = any(row.workers != row.nodes or row.servers for row in record.rows)
-    columns: list[tuple[str, Callable[[SimulationRow], str]]] = [("nodes", _nodes)]
-    columns += [("ranks", _ranks)] if ranks else []
+    columns: list[tuple[str, Callable[[SimulationRow], str]]] = [(record.by, _number)]
+    if record.by == "workers" and any(1 < row.nodes != row.workers for row in record.rows):
+        columns.append(("nodes", lambda row: f"{row.nodes:,}"))
+    if any(row.workers != row.number or row.servers for row in record.rows):
+        columns.append(("ranks", _ranks))
     columns += [("sync", lambda row: row.sync)] if several else []
     columns += [
         ("batch", lambda row: f"{row.batch_size:,}"),
@@ -191,13 +197,13 @@ def _speed(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Table:
     return _table(columns, rows)
 
 
-def _parts(rows: Sequence[SimulationRow]) -> Table:
+def _parts(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Table:
     def percent(ms: float, row: SimulationRow) -> str:
         return f"{100 * ms / row.step_ms.value:.1f} %"
 
     return _table(
         [
-            ("nodes", _nodes),
+            (record.by, _number),
             ("sync", lambda row: row.sync),
             ("compute", lambda row: percent(row.compute_ms, row)),
             ("update", lambda row: percent(row.serial_ms, row)),
@@ -217,8 +223,8 @@ def _table(columns: Sequence[tuple[str, Callable[[Row], str]]], rows: Sequence[R
     return table
 
 
-def _nodes(row: SimulationRow) -> str:
-    return f"{row.nodes:,}{BY_FORMULA if row.method == 'closed form' else ''}"
+def _number(row: SimulationRow) -> str:
+    return f"{row.number:,}{BY_FORMULA if row.method == 'closed form' else ''}"
 
 
 def _ranks(row: SimulationRow) -> str:
@@ -243,8 +249,8 @@ def _best(rows: Sequence[SimulationRow]) -> Iterator[str]:
         best = max(own, key=lambda row: row.speed_up.value)
         if len(own) > 1:
             more = "" if best is not own[-1] else ", the most that was asked for"
-            many = "1 node" if best.nodes == 1 else f"{best.nodes:,} nodes"
-            yield f"{spec} is fastest on {many}{more}: {with_bounds(best.speed_up, lambda value: f'{figure(value)}×')}"
+            speed_up = with_bounds(best.speed_up, lambda value: f"{figure(value)}×")
+            yield f"{spec} is fastest on {best.many}{more}: {speed_up}"
 
 
 def _print(console: Console, title: str, table: Table) -> None:
@@ -285,18 +291,20 @@ def _progress() -> "Iterator[Callable[[SimulationPulse], None]]":
 
 @final
 class _Lines:
-    """A line at every tenth of the predictions, and then of the trainings."""
+    """A line at every tenth of the predictions, and then of the trainings; and when a long training begins."""
 
     def __init__(self) -> None:
-        self._said = (False, 0)
+        self._said, self._long = (False, 0), ("", 0)
 
     def __call__(self, pulse: "SimulationPulse") -> None:
-        now = (pulse.trains, int(10 * pulse.done / pulse.total))
-        if now[1] and now > self._said:
-            self._said = now
+        now, which = (pulse.trains, int(10 * pulse.done / pulse.total)), (pulse.sync, pulse.number)
+        begins = (pulse.left_s or 0.0) > LONG_S and which != self._long
+        if begins or (now[1] and now > self._said):
+            self._said, self._long = now, which if begins else self._long
             _say(f"{10 * now[1]:3.0f} % {_now(pulse)}")
 
 
 def _now(pulse: "SimulationPulse") -> str:
     accuracy = "" if pulse.accuracy is None else f", accuracy {100 * pulse.accuracy:.1f} %"
-    return f"{'trained ' if pulse.trains else ''}{pulse.sync} on {pulse.nodes:,}{accuracy}"
+    left = f", about {duration(round(pulse.left_s))} left for it" if pulse.left_s and pulse.left_s > LONG_S else ""
+    return f"{'trained ' if pulse.trains else ''}{pulse.sync} on {pulse.number:,}{accuracy}{left}"

@@ -3,12 +3,10 @@
 from collections.abc import Callable, Iterator
 
 from manyhands.record.simulation import SimulationRecord, TrainedRow
-from manyhands.record.texts import duration, figure, percent, plain
+from manyhands.record.texts import duration, figure, percent, plain, with_bounds
 from manyhands.record.virtual import Method
 
 Column = tuple[str, Callable[[TrainedRow], str]]
-Bounds = Callable[..., str]
-"""Writes an estimate, given how to write a number."""
 
 HOW: dict[Method, str] = {
     "one-worker": "one worker on the whole batches, whose answer is that of many",
@@ -30,10 +28,10 @@ def trained_title(record: SimulationRecord) -> str:
     return f"trained: {', '.join(same)}" if same else "trained"
 
 
-def trained_columns(record: SimulationRecord, with_bounds: Bounds) -> list[Column]:
+def trained_columns(record: SimulationRecord) -> list[Column]:
     """Return the columns of the table of trainings, with those that have something to say."""
     columns: list[Column] = [
-        ("nodes", lambda row: f"{row.nodes:,}"),
+        (record.by, lambda row: f"{row.number:,}"),
         ("sync", lambda row: row.sync),
         *((name, text) for name, text in SETTINGS if _differs(record, text)),
         ("accuracy", lambda row: _accuracy(row.test_accuracy)),
@@ -41,7 +39,7 @@ def trained_columns(record: SimulationRecord, with_bounds: Bounds) -> list[Colum
         ("time", lambda row: with_bounds(row.time_s, duration)),
     ]
     if record.target_accuracy is not None:
-        columns.append((f"to {goal(record)}", lambda row: _reached(row, with_bounds)))
+        columns.append((f"to {goal(record)}", _reached))
     if any(row.target_cost for row in record.trained):
         columns.append((record.currency, lambda row: with_bounds(row.target_cost, figure) if row.target_cost else "–"))
     if any(row.staleness for row in record.trained):
@@ -58,7 +56,7 @@ def goal(record: SimulationRecord) -> str:
     return f"{100 * (record.target_accuracy or 0):g} %"
 
 
-def trained_sentences(record: SimulationRecord, with_bounds: Bounds) -> Iterator[str]:
+def trained_sentences(record: SimulationRecord) -> Iterator[str]:
     """Say how it was computed, what the times are, and who was first."""
     for method in HOW:
         if any(row.method == method for row in record.trained):
@@ -70,14 +68,13 @@ def trained_sentences(record: SimulationRecord, with_bounds: Bounds) -> Iterator
     there = [row for row in record.trained if row.target_s is not None]
     if there:
         first = min(there, key=lambda row: row.target_s.value if row.target_s else 0.0)
-        many = "1 node" if first.nodes == 1 else f"{first.nodes:,} nodes"
-        yield f"{goal(record)} is reached first by {first.sync} on {many}: {_reached(first, with_bounds)}"
+        yield f"{goal(record)} is reached first by {first.sync} on {first.many}: {_reached(first)}"
     elif record.target_accuracy is not None and record.trained:
         best = max(max(point.accuracy for point in row.points) for row in record.trained)
         yield f"{goal(record)} is reached by none; the best is {_accuracy(best)}: try more --epochs or another --lr"
 
 
-def _reached(row: TrainedRow, with_bounds: Bounds) -> str:
+def _reached(row: TrainedRow) -> str:
     return "not reached" if row.target_s is None else with_bounds(row.target_s, duration)
 
 

@@ -284,9 +284,7 @@ def _check_any(best: Sequence[Way], every: Sequence[Way], asked: Asked) -> None:
 
 def _row(way: Way, alone: Way, book: Book, asked: Asked) -> AdviceRow:
     one, split, recipe = way.candidate, way.candidate.found.split, way.recipe
-    step = one.step_s
     speed_up = quotient(alone.time_s, way.time_s) if way is not alone else Estimate(value=1, low=1, high=1)
-    share = 1 / one.workers
     samples = way.steps.value * one.batch_size / (alone.steps.value * alone.candidate.batch_size)
     return AdviceRow(
         engine=one.engine,
@@ -300,14 +298,14 @@ def _row(way: Way, alone: Way, book: Book, asked: Asked) -> AdviceRow:
         steps=way.steps,
         steps_from="training" if way.trained else "noise scale",
         samples_factor=samples,
-        step_ms=Estimate(value=1e3 * step.value, low=1e3 * step.low, high=1e3 * step.high),
+        step_ms=one.step_s.scaled(1e3),
         compute_ms=1e3 * split.compute_s,
         serial_ms=1e3 * split.serial_s,
         comm_ms=1e3 * split.comm_s,
         wait_ms=1e3 * split.wait_s,
         time_s=way.time_s,
         speed_up=speed_up,
-        efficiency=Estimate(value=share * speed_up.value, low=share * speed_up.low, high=share * speed_up.high),
+        efficiency=speed_up.scaled(1 / one.workers),
         cost=way.cost,
         command=_command(one, recipe, book, asked),
     )

@@ -51,7 +51,7 @@ class Book:
             return None if known.failed else spread_like(known, self.law.known)
         told = self.law.steps(recipe.batch_size)
         slower = 1 + WARM_UP / 2 if recipe.warmup else 1.0  # half the learning rate on average
-        return Estimate(value=slower * told.value, low=slower * told.low, high=slower * told.high)
+        return told.scaled(slower)
 
     def most_steps(self, recipe: Recipe) -> int:
         """Return after how many steps a training is given up."""

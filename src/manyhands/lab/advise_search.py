@@ -128,8 +128,7 @@ def cost_of(candidate: Candidate, time_s: Estimate, cluster: Cluster | None) -> 
     """Return what so long a run costs, where there is a price."""
     if cluster is None or cluster.price_per_hour == 0:
         return None
-    rate = float(cluster.price(candidate.workers + candidate.found.servers, 1.0))
-    return Estimate(value=rate * time_s.value, low=rate * time_s.low, high=rate * time_s.high)
+    return time_s.scaled(float(cluster.price(candidate.workers + candidate.found.servers, 1.0)))
 
 
 def product(a: Estimate, b: Estimate) -> Estimate:

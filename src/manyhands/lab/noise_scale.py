@@ -40,7 +40,7 @@ GROUPS = 16
 LEVEL = 0.9
 
 
-class Estimate(NamedTuple):
+class GradientNoise(NamedTuple):
     """What the gradients of two sizes of batch tell."""
 
     gradient_square: float
@@ -129,7 +129,7 @@ def _look(replica: Replica, split: Split, sizes: _Sizes, config: RunConfig, step
     return NoisePoint(step=step, epoch=epoch, loss=losses / (GROUPS * sizes.pieces), **found._asdict())
 
 
-def estimate(products: Floats, small_squares: Floats, small_rows: int, group_rows: int) -> Estimate:
+def estimate(products: Floats, small_squares: Floats, small_rows: int, group_rows: int) -> GradientNoise:
     """Estimate from the products of the groups' mean gradients, and the mean squares of their small batches' ones."""
     num = len(products)
     whole = _unbiased(products.mean(), small_squares.mean(), small_rows, num * group_rows)
@@ -141,7 +141,7 @@ def estimate(products: Floats, small_squares: Floats, small_rows: int, group_row
     covariance = (num - 1) ** 2 / num * np.cov(np.array(left_out).T)
     square, variance = whole
     low, high = _ratio_interval(variance, square, covariance[::-1, ::-1], num - 1)
-    return Estimate(square, variance, variance / square if square > 0 else None, low, high)
+    return GradientNoise(square, variance, variance / square if square > 0 else None, low, high)
 
 
 def _unbiased(large_square: float, small_square: float, small: int, large: int) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from typing import Literal
 from manyhands import sync
 from manyhands.errors import UserError, check, unknown
 from manyhands.model.cluster import MOST, Cluster, read_cluster
+from manyhands.record.simulation import Unit
 
 MOST_COUNTS = 200_000
 """Numbers of nodes in one request: more is a slip of the pen."""
@@ -30,6 +31,13 @@ class Point:
     batch_size: int
     """The global batch."""
     samples: int
+    by: Unit = "nodes"
+    """Which of the two was asked for."""
+
+    @property
+    def number(self) -> int:
+        """How many were asked for."""
+        return self.workers if self.by == "workers" else self.nodes
 
     @property
     def rows(self) -> int:
@@ -136,9 +144,18 @@ def check_batch(given: int | str | None, per_worker: int | None, own: int | Lite
 
 
 def make_points(
-    counts: Sequence[int], *, ranks_per_node: int, samples: int, batch_size: int, batch_per_worker: int | None
+    counts: Sequence[int],
+    by: Unit = "nodes",
+    *,
+    node_size: int,
+    samples: int,
+    batch_size: int,
+    batch_per_worker: int | None,
 ) -> list[Point]:
-    """Return what is to be predicted for so many nodes; a batch per worker grows with them."""
-    workers = [count * ranks_per_node for count in counts]
-    batches = [min(samples, batch_per_worker * n) if batch_per_worker else batch_size for n in workers]
-    return [Point(count, n, batch, samples) for count, n, batch in zip(counts, workers, batches, strict=True)]
+    """Return what is to be predicted for so many nodes or workers; a batch per worker grows with them."""
+    found = []
+    for count in counts:
+        nodes, workers = (count, count * node_size) if by == "nodes" else (-(-count // node_size), count)
+        batch = min(samples, batch_per_worker * workers) if batch_per_worker else batch_size
+        found.append(Point(nodes, workers, batch, samples, by))
+    return found

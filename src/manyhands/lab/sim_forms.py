@@ -25,6 +25,7 @@ from manyhands.model.crowd import StepTimes
 from manyhands.model.hierarchy import call_s
 from manyhands.model.links import Floats
 from manyhands.model.machine import STEPS, CalibratedMachine
+from manyhands.model.overlap import bucket_end_s
 from manyhands.model.slowest import Slowest
 from manyhands.replica.meta import Paces
 
@@ -77,15 +78,25 @@ class Series:
         """A worker's step without its exchange, on average."""
         return float(self.times.whole_s.mean()) / self.machine.cluster.core_speed
 
-    def own_s(self, in_a_row: int) -> Floats:
-        """Return a step without its exchange: of the worker that is slowest over so many; with 0, of all on average."""
-        cluster = self.machine.cluster
+    def own_s(self, in_a_row: int, parted: float = 0.0) -> Floats:
+        """Return a step without its exchange: of the worker that is slowest over so many; with 0, of all on average.
+
+        In a share of the steps, `parted`, the slowest compute is waited for, and then the slowest rest.
+        """
         if in_a_row == 0:
             return self.usual_s * self.slowness()
+        whole = self._slowest_s(_mean_of(Slowest.of(self.times.whole_s), in_a_row, self.machine.persistence))
+        if parted == 0:
+            return whole
+        compute, rest = (self._slowest_s(Slowest.of(each)) for each in (self.times.compute_s, self.times.serial_s))
+        return whole + parted * np.maximum(0.0, compute + rest - whole)
+
+    def _slowest_s(self, one: Slowest) -> Floats:
+        """Return what the slowest worker takes."""
         places = sample(len(self.busy)) if len(self.busy) > MOST_PLACES else np.arange(len(self.busy))
-        one = _mean_of(Slowest.of(self.times.whole_s), in_a_row, self.machine.persistence)
+        known = slowest_s(self.busy[places], one, self.machine.cluster)
         # Between these the slowest grows with the logarithm of the workers.
-        return np.interp(np.log(self.busy), np.log(self.busy[places]), slowest_s(self.busy[places], one, cluster))
+        return np.interp(np.log(self.busy), np.log(self.busy[places]), known)
 
     def slowness(self) -> Floats:
         """Return how many times as long as one on a sound node the workers compute, on average over them."""
@@ -121,6 +132,9 @@ class SoloComm(Comm):
         self._link_free_s: Any = 0.0
         self.calls: list[tuple[str, int]] = []
         """Name and bytes of each."""
+        self.own_s: list[Any] = []
+        """Before each, what this rank took since the one before it had ended."""
+        self._since_s: Any = 0.0
         self.clock = lambda: self._now_s
 
     def advance(self, seconds: Any) -> None:
@@ -175,11 +189,12 @@ class SoloComm(Comm):
 
     def _begin(self, call: str, num_bytes: int) -> Any:
         self.calls.append((call, num_bytes))
-        self._link_free_s = np.maximum(self._now_s, self._link_free_s) + self._cost_s(call, num_bytes)
+        self.own_s.append(self._now_s - self._since_s)
+        self._link_free_s = bucket_end_s(self._now_s, self._link_free_s, self._cost_s(call, num_bytes))
         return self._link_free_s
 
     def _wait_until(self, ends_s: Any) -> None:
-        self._now_s = np.maximum(self._now_s, ends_s)
+        self._now_s = self._since_s = np.maximum(self._now_s, ends_s)
 
 
 class Closed(NamedTuple):
@@ -189,22 +204,28 @@ class Closed(NamedTuple):
     """For each number of workers."""
     in_a_row: int
     """Steps after which the ranks wait for the slowest; 0 where each waits for no more than some others."""
+    parted: float = 0.0
+    """Share of the steps in which they wait for the slowest compute, and then for the slowest rest."""
 
 
 def meetings(series: Series) -> Closed:
     """Return where the time of a step goes, for a strategy whose ranks meet in calls."""
     if len(series.workers) > 1 and _depends_on_size(series):
         found = [meetings(series.at(int(i))) for i in sample(len(series.workers))]
-        return Closed(between(series, [each.splits[0] for each in found]), found[0].in_a_row)
+        return Closed(between(series, [each.splits[0] for each in found]), found[0].in_a_row, found[0].parted)
     strategy = sync.make(series.scene.sync)
     steps = cycle(strategy, series.scene.steps_per_epoch, SHORT)
-    seen = _run_alone(series, steps, 0.0)[1]
+    comm, seen = _run_alone(series, steps, 0.0)
     met = len(seen.calls_s) - steps  # beside its collective calls, a step has one entry for its messages
     apart = min(max(1.0, steps / met) if met else math.inf, meet_every(strategy, series.usual_s))
     in_a_row = round(min(apart, float(series.steps_per_epoch[0])))
-    slowest = series.own_s(in_a_row)
+    parted = 0.0
+    if met >= steps and steps % series.scene.steps_per_epoch == 0 and series.serial_s > 0:
+        # At the end of an epoch the workers meet once more: after what each does by itself since the step's last call.
+        parted = float(np.max(comm.own_s[-1])) / series.serial_s / series.scene.steps_per_epoch
+    slowest = series.own_s(in_a_row, parted)
     log = _run_alone(series, steps, slowest - series.serial_s)[1]
-    return Closed(_splits(series, log, steps, slowest), in_a_row)
+    return Closed(_splits(series, log, steps, slowest), in_a_row, parted)
 
 
 def sample(count: int) -> Ints:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
 from typing import final
 
 import numpy as np
@@ -20,7 +19,6 @@ from manyhands.lab.sim_parts import Network
 from manyhands.lab.sim_spread import SEEDS, Doubt, doubt, resampled
 from manyhands.model.cluster import Cluster
 from manyhands.model.crowd import step_times
-from manyhands.model.links import Floats
 from manyhands.model.machine import CalibratedMachine, machine_of
 from manyhands.record.calibration import Calibration
 from manyhands.record.simulation import Method
@@ -45,7 +43,7 @@ class Predicted:
     servers: int
     method: Method
     split: StepSplit
-    drawn_s: tuple[float, ...]
+    drawn_s: Sequence[float]
     """The step's time with each seed."""
     share: float
     """By how much one run's step may differ from what is expected: standard deviation, as a share."""
@@ -119,7 +117,7 @@ class Predictor:
         names = ("compute_s", "serial_s", "comm_s", "wait_s")
         mean = StepSplit(*(float(np.mean([getattr(split, name) for split in splits])) for name in names))
         share = self._doubt(point, strategy).of(mean)
-        drawn_s = tuple(split.step_s for split in splits)
+        drawn_s = [split.step_s for split in splits]
         return Predicted(point, spec, strategy.num_servers(), "events", mean, drawn_s, share)
 
     def stage(self, spec: str, point: Point) -> tuple[Scene, CalibratedMachine]:
@@ -128,17 +126,28 @@ class Predictor:
         return self._scene(spec, point), self._machine(self.calibration, strategy, point, point.shares(), self.seed)
 
     def formula(self, spec: str, points: Sequence[Point]) -> Iterator[Predicted]:
-        """Predict many numbers of workers by closed form."""
+        """Predict many numbers of workers by closed form.
+
+        As with events, the step is the mean of what comes of other calibrations: one alone has a tail of one shape,
+        whose slowest of a thousand jumps from one number of rows to the next.
+        """
         strategy = sync.make(spec)
-        for _, alike in groupby(sorted(points, key=self._kind), key=self._kind):
-            kind = list(alike)
+        kinds: dict[tuple[int, int, int], list[Point]] = {}
+        for point in points:
+            kinds.setdefault(self._kind(point), []).append(point)
+        for kind in kinds.values():
             series = self._series(spec, strategy, kind)
             found = self._closed(series, strategy)
-            drawn = np.transpose(self._shifts(series, kind[0], found.in_a_row)).tolist()
-            unsure = self._doubt(kind[-1], strategy)
-            for point, split, shifts in zip(kind, found.splits, drawn, strict=True):
-                drawn_s, share = tuple(split.step_s + shift for shift in shifts), unsure.of(split)
-                yield Predicted(point, spec, strategy.num_servers(), "closed form", split, drawn_s, share)
+            others = self._others(series, kind[0])
+            waited = found.in_a_row, found.parted
+            shifts = np.array([each.own_s(*waited) for each in others]) - series.own_s(*waited)
+            usual = np.mean([each.own_s(0) for each in others], axis=0) - series.own_s(0)
+            steps_s = np.array([split.step_s for split in found.splits])
+            rows = zip(kind, found.splits, usual.tolist(), shifts.mean(axis=0).tolist(), strict=True)
+            servers, unsure = strategy.num_servers(), self._doubt(kind[-1], strategy)
+            for (point, first, computes_s, takes_s), drawn_s in zip(rows, (steps_s + shifts).T.tolist(), strict=True):
+                split = _shifted(first, computes_s, takes_s)
+                yield Predicted(point, spec, servers, "closed form", split, drawn_s, unsure.of(split))
 
     def _kind(self, point: Point) -> tuple[int, int, int]:
         """Tell apart what a closed form cannot work on at once."""
@@ -163,13 +172,12 @@ class Predictor:
         except NoClosedForm as error:
             raise NoClosedForm(f"there is no closed form for '{series.scene.sync}': {error}") from None
 
-    def _shifts(self, series: Series, kind: Point, in_a_row: int) -> list[Floats]:
-        """Return by how much longer a worker's own step takes with each seed."""
+    def _others(self, series: Series, kind: Point) -> list[Series]:
+        """Return the same with what else might have been measured."""
         rows, sharing, _ = self._kind(kind)
         period = period_of(sync.make(series.scene.sync))
         others = [step_times(each, self.task, self.engine, rows, sharing, period=period) for each in self.others]
-        known = series.own_s(in_a_row)
-        return [replace(series, times=times).own_s(in_a_row) - known for times in others]
+        return [replace(series, times=times) for times in others]
 
     def _scene(self, spec: str, point: Point) -> Scene:
         outline = self.network.outline(point.rows)
@@ -202,3 +210,11 @@ class Predictor:
             ranks=point.workers + strategy.num_servers(),
             on_host=self.cluster is None,
         )
+
+
+def _shifted(split: StepSplit, computes_s: float, takes_s: float) -> StepSplit:
+    """Return a step that takes longer, of which a worker computes a part and waits for the rest."""
+    wait_s = split.wait_s + takes_s - computes_s
+    # What is waited for less than nothing, where hardly anything is waited for, is computed less.
+    computes_s += min(0.0, wait_s)
+    return StepSplit(split.compute_s + computes_s, split.serial_s, split.comm_s, max(0.0, wait_s))

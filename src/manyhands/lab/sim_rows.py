@@ -1,13 +1,15 @@
 """From predicted steps to the figures of a table: epoch, speed-up, efficiency, cost, each with its interval."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
-from scipy import stats
+import numpy as np
+from scipy.special import pdtr, pdtrik
 
 from manyhands.lab.sim_predict import Predicted, Predictor
-from manyhands.lab.sim_spread import estimate
+from manyhands.lab.sim_spread import estimate, estimates
 from manyhands.model.cluster import Cluster
 from manyhands.model.crowd import run_spread
 from manyhands.record.simulation import Estimate, SimulationRow
@@ -55,31 +57,38 @@ class Failures(NamedTuple):
     """What is lost at most in as many."""
 
 
-def make_row(found: Predicted, alone: Alone, cluster: Cluster | None) -> SimulationRow:
-    """Work out what people ask for."""
-    point, split, drawn = found.point, found.split, found.drawn_s
-    gain = point.batch_size / alone.batch_size
-    gains = [gain * own / step for own, step in zip(alone.drawn_s, drawn, strict=True)]
-    speed_up = estimate(gain * alone.step_s / split.step_s, gains, math.hypot(found.share, alone.share))
-    ranks = point.workers + found.servers
-    sound_s = point.steps_per_epoch * split.step_s
-    failures = failures_in(sound_s, ranks, cluster)
-    epoch_s = with_failures(failures, estimate(sound_s, [point.steps_per_epoch * each for each in drawn], found.share))
+def make_rows(found: Sequence[Predicted], alone: Alone, cluster: Cluster | None) -> list[SimulationRow]:
+    """Work out what people ask for; a hundred thousand at once, whose intervals take most of the time."""
+    steps_s, shares = (np.array(each) for each in zip(*((one.split.step_s, one.share) for one in found), strict=True))
+    drawn_s = np.array([one.drawn_s for one in found])
+    gains = np.array([one.point.batch_size for one in found]) / alone.batch_size
+    steps = estimates(steps_s, drawn_s, shares)
+    drawn = gains[:, None] * np.array(alone.drawn_s) / drawn_s
+    speed_ups = estimates(gains * alone.step_s / steps_s, drawn, np.hypot(shares, alone.share))
+    return [_row(*each, cluster) for each in zip(found, steps, speed_ups, strict=True)]
+
+
+def _row(found: Predicted, step_s: Estimate, speed_up: Estimate, cluster: Cluster | None) -> SimulationRow:
+    point, split, ranks = found.point, found.split, found.point.workers + found.servers
+    sound_s = step_s.scaled(point.steps_per_epoch)
+    failures = failures_in(sound_s.value, ranks, cluster)
+    epoch_s = with_failures(failures, sound_s)
     return SimulationRow(
-        nodes=point.nodes,
+        by=point.by,
+        nodes=point.nodes if point.by == "nodes" or cluster is None else int(cluster.nodes_of(ranks)),
         workers=point.workers,
         servers=found.servers,
         sync=found.sync,
         batch_size=point.batch_size,
         method=found.method,
-        step_ms=estimate(1e3 * split.step_s, [1e3 * each for each in drawn], found.share),
+        step_ms=step_s.scaled(1e3),
         compute_ms=1e3 * split.compute_s,
         serial_ms=1e3 * split.serial_s,
         comm_ms=1e3 * split.comm_s,
         wait_ms=1e3 * split.wait_s,
         epoch_s=epoch_s,
         speed_up=speed_up,
-        efficiency=_scaled(speed_up, 1 / point.workers),
+        efficiency=speed_up.scaled(1 / point.workers),
         cost=_price(epoch_s, ranks, cluster),
         failures=failures.expected,
     )
@@ -95,8 +104,18 @@ def failures_in(sound_s: float, ranks: int, cluster: Cluster | None) -> Failures
     rate = float(cluster.nodes_of(ranks)) / (3600 * cluster.mtbf_hours)
     factor = math.exp(min(rate * cluster.restart_s, HOPELESS))
     expected = rate * sound_s
-    fewest, most = (cluster.restart_s * float(each) for each in stats.poisson.ppf(WITHIN, expected))
+    fewest, most = (cluster.restart_s * _poisson_quantile(level, expected) for level in WITHIN)
     return Failures(expected, factor, fewest, most)
+
+
+def _poisson_quantile(level: float, expected: float) -> float:
+    """Return how many there are at most with this probability; scipy.stats knows it too, but takes long to import."""
+    found = float(pdtrik(level, expected))
+    if math.isnan(found):
+        return expected  # of so many that nobody could work it out, each run has about as many
+    above = math.ceil(found)
+    below = max(0, above - 1)
+    return float(below if pdtr(below, expected) >= level else above)
 
 
 def with_failures(failures: Failures, sound: Estimate) -> Estimate:
@@ -109,8 +128,4 @@ def with_failures(failures: Failures, sound: Estimate) -> Estimate:
 def _price(epoch_s: Estimate, ranks: int, cluster: Cluster | None) -> Estimate | None:
     if cluster is None or cluster.price_per_hour == 0:
         return None
-    return _scaled(epoch_s, float(cluster.price(ranks, 1.0)))
-
-
-def _scaled(given: Estimate, factor: float) -> Estimate:
-    return Estimate(value=factor * given.value, low=factor * given.low, high=factor * given.high)
+    return epoch_s.scaled(float(cluster.price(ranks, 1.0)))

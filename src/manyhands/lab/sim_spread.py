@@ -8,6 +8,7 @@ import numpy as np
 
 from manyhands.lab.sim_events import StepSplit
 from manyhands.model.crowd import contention, run_spread
+from manyhands.model.links import Floats
 from manyhands.record.calibration import Calibration, CallTimes, RowTimes
 from manyhands.record.simulation import Estimate
 
@@ -62,8 +63,7 @@ class Doubt:
     def of(self, split: StepSplit) -> float:
         """Return the share of a whole step."""
         own, comm = split.compute_s + split.serial_s, split.comm_s
-        parts = (self.runs, self.crowd * own / split.step_s, self.calls * comm / split.step_s)
-        return float(np.linalg.norm(parts))
+        return math.hypot(self.runs, self.crowd * own / split.step_s, self.calls * comm / split.step_s)
 
 
 def doubt(
@@ -81,18 +81,19 @@ def doubt(
 
 
 def estimate(value: float, drawn: Sequence[float], share: float) -> Estimate:
-    """Put bounds around a value: as far as what came of other seeds differs, and beyond that by a share of it.
+    """Put bounds around one value."""
+    return estimates(np.array([value]), np.array([drawn]), np.array([share]))[0]
 
-    What is many times too much is as likely as what is as many times too little.
+
+def estimates(values: Floats, drawn: Floats, shares: Floats) -> list[Estimate]:
+    """Put bounds around values: as far as what came of other seeds differs, and beyond that by a share of it.
+
+    What is many times too much is as likely as what is as many times too little. A row of `drawn` belongs to a value.
     """
-    factor = math.exp(STUDENT * math.hypot(deviation(drawn) / value, share)) if value > 0 else 1.0
-    return Estimate(value=value, low=value / factor, high=value * factor)
-
-
-def deviation(drawn: Sequence[float]) -> float:
-    """Return the standard deviation; for a few numbers, as here, this is the fastest way."""
-    mean = sum(drawn) / len(drawn)
-    return math.sqrt(sum((each - mean) ** 2 for each in drawn) / max(1, len(drawn) - 1))
+    off = np.hypot(drawn.std(axis=1, ddof=1) / values, shares)
+    factors = np.exp(STUDENT * off)
+    columns = (values.tolist(), (values / factors).tolist(), (values * factors).tolist())
+    return [Estimate(*each) for each in zip(*columns, strict=True)]
 
 
 def _steps(point: RowTimes, random: np.random.Generator) -> RowTimes:

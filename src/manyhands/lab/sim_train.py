@@ -76,7 +76,7 @@ def train_each(
         try:
             yield training.run(point, row, folder, partial(observe, i, row))
         except ManyhandsError as error:
-            yield f"{row.sync} on {row.nodes:,}", str(error)
+            yield f"{row.sync} on {row.number:,}", str(error)
 
 
 def _trained_row(
@@ -85,6 +85,7 @@ def _trained_row(
     reached_s = None if target_accuracy is None else found.time_to(target_accuracy)
     target_s = None if reached_s is None else _with_bounds(reached_s, point, row)
     return TrainedRow(
+        by=row.by,
         nodes=row.nodes,
         workers=row.workers,
         servers=row.servers,
@@ -98,7 +99,9 @@ def _trained_row(
         test_loss=found.test_loss,
         time_s=_with_bounds(found.time_s, point, row),
         target_s=target_s,
-        target_cost=None if target_s is None or row.cost is None else _scaled(target_s, row.cost, row.epoch_s),
+        target_cost=None
+        if target_s is None or row.cost is None
+        else target_s.scaled(row.cost.value / row.epoch_s.value),
         points=found.points,
         staleness=found.staleness,
         wall_s=found.wall_s,
@@ -110,11 +113,4 @@ def _trained_row(
 def _with_bounds(seconds: float, point: Point, row: SimulationRow) -> Estimate:
     """Add what failures cost, and be as sure of it as of an epoch."""
     epoch, sound_s = row.epoch_s, point.steps_per_epoch * row.step_ms.value / 1e3
-    share = seconds / sound_s
-    return Estimate(value=share * epoch.value, low=share * epoch.low, high=share * epoch.high)
-
-
-def _scaled(seconds: Estimate, cost: Estimate, of_s: Estimate) -> Estimate:
-    """Return the price of some seconds, given that of others."""
-    price = cost.value / of_s.value
-    return Estimate(value=price * seconds.value, low=price * seconds.low, high=price * seconds.high)
+    return epoch.scaled(seconds / sound_s)

@@ -11,7 +11,9 @@ from manyhands.errors import check, unknown
 from manyhands.lab.calibration_fits import MODELS
 from manyhands.lab.folders import new_folder
 from manyhands.lab.sim_asked import (
+    MOST_FOLLOWED,
     SUCH_HOSTS,
+    THIS_HOST,
     Point,
     check_batch,
     find_cluster,
@@ -22,7 +24,7 @@ from manyhands.lab.sim_asked import (
 )
 from manyhands.lab.sim_parts import Network, parts_path
 from manyhands.lab.sim_predict import Predicted, Predictor
-from manyhands.lab.sim_rows import Alone, make_row
+from manyhands.lab.sim_rows import Alone, make_rows
 from manyhands.lab.sim_spread import SEEDS
 from manyhands.lab.sim_train import Training, train_each
 from manyhands.launch.environment import outer_world
@@ -30,7 +32,7 @@ from manyhands.launch.places import calibration_path
 from manyhands.model.cluster import Cluster
 from manyhands.record import Pulse, write_atomically
 from manyhands.record.calibration import Calibration, differences, read_calibration
-from manyhands.record.simulation import SimulationDir, SimulationRecord, SimulationRow, TrainedRow
+from manyhands.record.simulation import SimulationDir, SimulationRecord, SimulationRow, TrainedRow, Unit
 from manyhands.request import absolute
 from manyhands.sync.base import make as make_sync
 
@@ -42,7 +44,8 @@ class SimulationPulse:
     """How far a simulation is."""
 
     sync: str
-    nodes: int
+    number: int
+    """Of nodes or workers, whichever was asked for."""
     done: float
     total: int
     """Runs of events, and strategies worked out by formula; then trainings."""
@@ -50,6 +53,8 @@ class SimulationPulse:
     """Whether all is predicted, and some are now trained."""
     accuracy: float | None = None
     """Of the last evaluation."""
+    left_s: float | None = None
+    """Seconds for which the training that now runs goes on here, as its steps until now tell."""
 
 
 Observer = Callable[[SimulationPulse], None]
@@ -112,7 +117,8 @@ def simulate(
     check(seed >= 0, f"seed must be at least 0, got {seed}")
     place, called = find_cluster(cluster)
     check((nodes is None) != (workers is None), "say how many: --nodes 1,2,4 or --workers 1,2,4, not both")
-    counts = read_counts(nodes, "nodes") if nodes is not None else read_counts(workers or "", "workers")
+    by: Unit = "nodes" if nodes is not None else "workers"
+    counts = read_counts(workers or "" if nodes is None else nodes, by)
     specs = read_syncs(syncs)
     way = find_way(method, len(counts) * len(specs))
     known, kept = find_calibration(calibration, task, engine)
@@ -125,7 +131,8 @@ def simulate(
     whole = check_batch(batch_size, batch_per_worker, network.config.batch_size, network.samples)
     points = make_points(
         counts,
-        ranks_per_node=place.node_size if place is not None and nodes is not None else 1,
+        by,
+        node_size=place.node_size if place is not None else max(counts) if called == THIS_HOST and workers else 1,
         samples=network.samples,
         batch_size=whole,
         batch_per_worker=batch_per_worker,
@@ -140,7 +147,8 @@ def simulate(
     folder, found = None if out is None else SimulationDir(new_folder(out, task)), _Found()
     asked = _Asked(predictor, specs, points, alone, training, called, command, begun)
     try:
-        found.rows.extend((each.point, make_row(each, alone, place)) for each in _predict(asked, observe))
+        for some in _predict(asked, observe):
+            found.rows += zip((each.point for each in some), make_rows(some, alone, place), strict=True)
         _train(asked, found, folder, observe)
         return _keep(asked, found, "complete", folder)
     except KeyboardInterrupt:
@@ -158,8 +166,11 @@ def find_calibration(given: Path | Calibration | None, task: str, engine: str) -
     return read_calibration(path, absolute(task), engine, named=given is not None), parts_path(path)
 
 
-def _predict(asked: _Asked, observe: Observer) -> Iterator[Predicted]:
-    """Predict every strategy on every number of nodes: by events as far as these can be followed, then by formula."""
+def _predict(asked: _Asked, observe: Observer) -> Iterator[list[Predicted]]:
+    """Predict every strategy on every number of nodes: by events as far as these can be followed, then by formula.
+
+    What comes together was found at once.
+    """
     predictor, done = asked.predictor, 0
     plans = {spec: _plan(predictor, spec, asked.points) for spec in asked.syncs}
     total = sum(SEEDS * len(events) + bool(others) for events, others in plans.values())
@@ -169,13 +180,13 @@ def _predict(asked: _Asked, observe: Observer) -> Iterator[Predicted]:
             def told(point: Point = point, spec: str = spec) -> None:
                 nonlocal done
                 done += 1
-                observe(SimulationPulse(spec, point.nodes, done, total))
+                observe(SimulationPulse(spec, point.number, done, total))
 
-            yield predictor.events(spec, point, told)
+            yield [predictor.events(spec, point, told)]
         if others:
-            yield from predictor.formula(spec, others)
+            yield list(predictor.formula(spec, others))
             done += 1
-            observe(SimulationPulse(spec, others[-1].nodes, done, total))
+            observe(SimulationPulse(spec, others[-1].number, done, total))
 
 
 def _train(asked: _Asked, found: _Found, folder: SimulationDir | None, observe: Observer) -> None:
@@ -184,8 +195,8 @@ def _train(asked: _Asked, found: _Found, folder: SimulationDir | None, observe: 
         return
 
     def tell(i: int, row: SimulationRow, pulse: Pulse) -> None:
-        done = i + pulse.step / pulse.steps
-        observe(SimulationPulse(row.sync, row.nodes, done, len(found.rows), trains=True, accuracy=pulse.accuracy))
+        done, total = i + pulse.step / pulse.steps, len(found.rows)
+        observe(SimulationPulse(row.sync, row.number, done, total, True, pulse.accuracy, pulse.eta_s))
 
     for result in train_each(asked.training, _in_order(asked, found), folder.path if folder else None, tell):
         if isinstance(result, TrainedRow):
@@ -241,5 +252,6 @@ def _keep(
         versions=facts.versions(),
     )
     if folder is not None:
-        write_atomically(folder.record, record.model_dump_json(indent=2) + "\n")
+        indent = 2 if len(record.rows) <= MOST_FOLLOWED else None  # nobody reads very many rows line by line
+        write_atomically(folder.record, record.model_dump_json(indent=indent) + "\n")
     return record

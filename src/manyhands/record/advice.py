@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from manyhands.errors import UserError
 from manyhands.record.simulation import Estimate
 
 
@@ -127,12 +126,3 @@ class AdviceDir:
     def record(self) -> Path:
         """The advice."""
         return self.path / "advice.json"
-
-    def read(self) -> AdviceRecord:
-        """Return the record."""
-        try:
-            return AdviceRecord.model_validate_json(self.record.read_text())
-        except FileNotFoundError:
-            raise UserError(f"there is no advice in '{self.path}'") from None
-        except (OSError, ValidationError):
-            raise UserError(f"'{self.record}' is damaged: it is no advice") from None

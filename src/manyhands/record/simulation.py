@@ -13,10 +13,13 @@ from manyhands.record.virtual import VirtualPoint
 
 Method = Literal["events", "closed form"]
 """How a row was predicted: by running the strategy's own code on virtual ranks, or by a formula."""
+Unit = Literal["nodes", "workers"]
+"""What a simulation is asked for by."""
 
 
-class Estimate(BaseModel):
-    """A value, and the bounds between which it lies with a probability of 90 %."""
+@dataclass(slots=True)
+class Estimate:
+    """A value, and the bounds between which it lies with a probability of 90 %; no model, since records have many."""
 
     value: float
     low: float
@@ -26,15 +29,37 @@ class Estimate(BaseModel):
         """Tell whether a measured value lies between the bounds."""
         return self.low <= measured <= self.high
 
+    def scaled(self, factor: float) -> "Estimate":
+        """Return so many times as much, as sure as it is."""
+        return Estimate(factor * self.value, factor * self.low, factor * self.high)
 
-class SimulationRow(BaseModel):
-    """One strategy on so many nodes. The milliseconds are of a step, on average over the workers."""
+
+class Counted(BaseModel):
+    """What was asked for by a number of nodes, or of workers."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
+    by: Unit = "nodes"
+    """Which of the two: tables and pages count in it."""
     nodes: int
+    """As many as were asked for, with workers on each; or by workers, as many as these and the servers take."""
     workers: int
     servers: int = 0
+
+    @property
+    def number(self) -> int:
+        """How many were asked for."""
+        return self.workers if self.by == "workers" else self.nodes
+
+    @property
+    def many(self) -> str:
+        """The same in words: 1 node, 1,024 workers."""
+        return f"{self.number:,} {self.by.removesuffix('s') if self.number == 1 else self.by}"
+
+
+class SimulationRow(Counted):
+    """One strategy on so many nodes. The milliseconds are of a step, on average over the workers."""
+
     sync: str
     batch_size: int
     """The global batch."""
@@ -57,14 +82,9 @@ class SimulationRow(BaseModel):
     """Expected in an epoch."""
 
 
-class TrainedRow(BaseModel):
+class TrainedRow(Counted):
     """One strategy that was really trained as so many nodes would; its seconds are those nodes', not this machine's."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    nodes: int
-    workers: int
-    servers: int = 0
     sync: str
     batch_size: int
     """The global batch."""
@@ -92,6 +112,11 @@ class TrainedRow(BaseModel):
     weights_sha256: str
     folder: str
     """What was kept of it, within the simulation's folder."""
+
+    def time_at(self, point: VirtualPoint) -> Estimate:
+        """Return when an evaluation was made, with failures, as the whole training's time has them."""
+        whole, last_s = self.time_s, self.points[-1].time_s or 1.0
+        return Estimate(*(point.time_s * (each / last_s) for each in (whole.value, whole.low, whole.high)))
 
 
 class SimulationRecord(BaseModel):
@@ -132,6 +157,11 @@ class SimulationRecord(BaseModel):
     calibrated: str
     """When it was calibrated."""
     versions: dict[str, str]
+
+    @property
+    def by(self) -> Unit:
+        """What its rows were asked for by."""
+        return self.rows[0].by if self.rows else "nodes"
 
 
 @dataclass(frozen=True)

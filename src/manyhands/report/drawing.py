@@ -112,14 +112,29 @@ def is_wide(values: Iterable[float]) -> bool:
     return bool(positive) and max(positive) / min(positive) > WIDE
 
 
+NARROW = 10.0
+"""A factor up to which an axis by factors has ticks at even distances: round factors would be too few."""
+
+
+def factor_ticks(low: float, high: float) -> list[float]:
+    """Return round numbers between two, for an axis on which every factor of ten takes the same room."""
+    if high / low < NARROW:
+        rough = (high - low) / 4
+        least = 10.0 ** math.floor(math.log10(rough))
+        step = max(part * least for part in (1, 2, 5) if part * least <= rough)
+        return [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    reach = math.log10(high / low)
+    parts = (1, 2, 5) if reach < 2.2 else (1, 3) if reach < 3.8 else (1,)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [tick for decade in decades for part in parts if low <= (tick := part * 10.0**decade) <= high]
+
+
 def decades_axis(title: str, values: Iterable[float], unit: str = "") -> Layout:
     """Return an axis on which every factor of ten takes the same room, with more ticks the fewer of these there are."""
     good = [value for value in values if math.isfinite(value) and value > 0] or [1.0]
     low, high = math.log10(min(good)), math.log10(max(good))
     room = 0.06 * max(0.3, high - low)
-    decades = range(math.floor(low - room), math.ceil(high + room) + 1)
-    parts = (1, 2, 5) if high - low < 2 else (1, 3) if high - low < 3.5 else (1,)
-    ticks = [part * 10.0**decade for decade in decades for part in parts]
+    ticks = factor_ticks(10 ** (low - room), 10 ** (high + room))
     texts = [f"{tick:,.9g}{unit}" for tick in ticks]
     return {"title": title, "type": "log", "tickvals": ticks, "ticktext": texts, "range": [low - room, high + room]}
 

@@ -4,17 +4,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from manyhands.record.simulation import Estimate, SimulationRecord, SimulationRow, TrainedRow, Validation
-from manyhands.report.drawing import is_wide
+from manyhands.report.drawing import factor_ticks, is_wide
 from manyhands.report.palette import LIGHT, MARKERS, series_colour
 from manyhands.report.pictures import DASHES, plain, save
 from manyhands.report.pictures import MARKERS as SHAPES
 from manyhands.report.scatter import Looks, aim_pct, bounds_pct, error_span, looks, span_ms
 from manyhands.report.scores import grouped
-from manyhands.report.simulation_figures import MOST_POINTS, Strategy, Value, some, strategies, values
+from manyhands.report.simulation_figures import MOST_POINTS, Strategy, Value, some, strategies, unit, values
 from manyhands.report.words import task_name
 
 SQUARE = 6.0
@@ -42,9 +43,16 @@ def predicted(axes: Axes, rows: Sequence[Validation]) -> None:
         _point(axes, looks(rows)["engine"], row, row.median_ms, bounds.value, reach)
     axes.set(xscale="log", yscale="log", xlabel="measured step (ms)", ylabel="predicted step (ms)", aspect="equal")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(NullFormatter())
+        _label_factors(axis)
     _legend(axes, rows)
+
+
+def _label_factors(axis: Axis) -> None:
+    """Put readable ticks at an axis by factors, however near its ends are to each other."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(FixedLocator(factor_ticks(low, high)))
+    axis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:,.9g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def errors(axes: Axes, rows: Sequence[Validation]) -> None:
@@ -120,50 +128,52 @@ def simulation_pictures(record: SimulationRecord, to: Path) -> list[Path]:
 def _curves(drawn: Sequence[Strategy], value: Value, label: str, factor: float) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
         if label.startswith("speed-up"):
-            ideal = sorted({(row.nodes, row.workers) for strategy in drawn for row in strategy.rows})
+            ideal = sorted({(row.number, row.workers) for strategy in drawn for row in strategy.rows})
             axes.plot(*zip(*ideal, strict=True), "--", color=LIGHT["muted"], linewidth=1.2, label="ideal")
         for strategy in drawn:
             rows = [(row, each) for row in some(strategy.rows, MOST_POINTS) if (each := value(row))]
             _curve(axes, strategy, rows, factor)
-        _nodes(axes, drawn)
+        _numbers(axes, drawn)
         wide = label.startswith("speed-up") or (factor == 1 and is_wide(values(drawn, value)))
         axes.set(ylabel=label, **({"yscale": "log"} if wide else {"ylim": (0, None)}))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:,g}"))
+        if wide:
+            _label_factors(axes.yaxis)
         axes.legend(frameon=False, fontsize=8)
 
     return draw
 
 
 def _curve(axes: Axes, strategy: Strategy, rows: Sequence[tuple[SimulationRow, Estimate]], factor: float) -> None:
-    nodes, colour = [row.nodes for row, _ in rows], LIGHT[strategy.colour[1:]]
+    numbers, colour = [row.number for row, _ in rows], LIGHT[strategy.colour[1:]]
     low, middle, high = ([factor * getattr(each, bound) for _, each in rows] for bound in ("low", "value", "high"))
-    axes.fill_between(nodes, low, high, color=colour, alpha=0.18, linewidth=0)
+    axes.fill_between(numbers, low, high, color=colour, alpha=0.18, linewidth=0)
     marker = SHAPES[strategy.number % len(SHAPES)]
-    axes.plot(nodes, middle, color=colour, marker=marker, markersize=4, label=plain(strategy.name))
+    axes.plot(numbers, middle, color=colour, marker=marker, markersize=4, label=plain(strategy.name))
 
 
-def _nodes(axes: Axes, drawn: Sequence[Strategy]) -> None:
-    counts = sorted({row.nodes for strategy in drawn for row in strategy.rows})
+def _numbers(axes: Axes, drawn: Sequence[Strategy]) -> None:
+    counts = sorted({row.number for strategy in drawn for row in strategy.rows})
     ticks = counts[:: -(-len(counts) // 12)]
     axes.set_xscale("log")
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticks(ticks, [f"{n:,}" for n in ticks])
-    axes.set(xlabel="nodes")
+    axes.set(xlabel=unit(drawn))
 
 
 def accuracy(axes: Axes, record: SimulationRecord, trained: Sequence[TrainedRow]) -> None:
     """Draw accuracy against the nodes' time."""
     syncs = list(dict.fromkeys([*(row.sync for row in record.rows), *(row.sync for row in trained)]))
-    counts = sorted({row.nodes for row in trained})
+    counts = sorted({row.number for row in trained})
     for row in trained:
         axes.plot(
-            [point.time_s for point in row.points],
+            [row.time_at(point).value for point in row.points],
             [100 * point.accuracy for point in row.points],
-            DASHES[counts.index(row.nodes) % len(DASHES)],
+            DASHES[counts.index(row.number) % len(DASHES)],
             color=LIGHT[series_colour(syncs.index(row.sync))[1:]],
-            label=plain(f"{row.sync}, {row.nodes:,}"),
+            label=plain(f"{row.sync}, {row.number:,}"),
         )
-    wide = is_wide([point.time_s for row in trained for point in row.points])
+    wide = is_wide([row.time_at(point).value for row in trained for point in row.points])
     axes.set(xlabel="time on the simulated nodes (s)", ylabel="test accuracy (%)", xscale="log" if wide else "linear")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:,g}"))
-    axes.legend(frameon=False, fontsize=8, title="strategy, nodes", title_fontsize=8)
+    if wide:
+        _label_factors(axes.xaxis)
+    axes.legend(frameon=False, fontsize=8, title=f"strategy, {record.by}", title_fontsize=8)

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from manyhands.record.simulation import Estimate, SimulationRecord, SimulationRow
-from manyhands.record.texts import count, duration, figure, percent, with_bounds
+from manyhands.record.simulation import Estimate, SimulationRecord, SimulationRow, Unit
+from manyhands.record.texts import duration, figure, percent, with_bounds
 from manyhands.report.drawing import (
     Figure,
     Layout,
@@ -55,9 +55,14 @@ def strategies(record: SimulationRecord) -> list[Strategy]:
     """Gather the rows by strategy, the fewest nodes first."""
     groups = grouped(record.rows, lambda row: row.sync)
     return [
-        Strategy(name, number, sorted(rows, key=lambda row: row.nodes))
+        Strategy(name, number, sorted(rows, key=lambda row: row.number))
         for number, (name, rows) in enumerate(groups.items())
     ]
+
+
+def unit(drawn: Sequence[Strategy]) -> Unit:
+    """Return what is counted along the axis."""
+    return drawn[0].rows[0].by
 
 
 def some(rows: Sequence[SimulationRow], most: int) -> list[SimulationRow]:
@@ -77,19 +82,19 @@ def scaling_figures(record: SimulationRecord) -> list[Figure]:
 
 
 def _speed_up(drawn: Sequence[Strategy]) -> Figure:
-    ideal = {row.nodes: float(row.workers) for strategy in drawn for row in strategy.rows}
+    ideal = {row.number: float(row.workers) for strategy in drawn for row in strategy.rows}
     shown = [*values(drawn, _speed), *ideal.values()]
     return Figure(
         id="speed-up",
         title="Speed-up",
         about="Samples per second against one worker alone; the band holds 90 % of what is expected, the dashed line "
         f"is the ideal{_by_formula(drawn)}.",
-        says="Predicted speed-up over nodes. " + _said(drawn, _speed, lambda value: f"{figure(value)} times"),
+        says=f"Predicted speed-up over {unit(drawn)}. " + _said(drawn, _speed, lambda value: f"{figure(value)} times"),
         data=[
             straight("ideal", [float(n) for n in sorted(ideal)], [ideal[n] for n in sorted(ideal)]),
             *_curves(drawn, _speed, lambda value: f"{figure(value)}×"),
         ],
-        layout=layout(_nodes_axis(drawn), _powers_axis("speed-up over one worker", shown)),
+        layout=layout(_numbers_axis(drawn), _powers_axis("speed-up over one worker", shown)),
     )
 
 
@@ -99,10 +104,10 @@ def _efficiency(drawn: Sequence[Strategy]) -> Figure:
         id="efficiency",
         title="Efficiency",
         about="Speed-up as a share of the number of workers: 100 % is the ideal, what is missing is lost.",
-        says="Predicted efficiency over nodes. "
+        says=f"Predicted efficiency over {unit(drawn)}. "
         + _said(drawn, lambda row: row.efficiency, lambda value: f"{100 * value:.0f} percent"),
         data=_curves(drawn, lambda row: row.efficiency, lambda value: percent(100 * value), 100),
-        layout=layout(_nodes_axis(drawn), {"title": "efficiency", "range": [0, 106 * top], "ticksuffix": " %"}),
+        layout=layout(_numbers_axis(drawn), {"title": "efficiency", "range": [0, 106 * top], "ticksuffix": " %"}),
     )
 
 
@@ -123,9 +128,9 @@ def _times(drawn: Sequence[Strategy]) -> Figure:
         title="Time",
         about="What a step takes, and what an epoch takes, in which every sample is seen once: with failures, where "
         "the cluster has some.",
-        says="Predicted time of a step over nodes. " + _said(drawn, lambda row: row.step_ms, _ms),
+        says=f"Predicted time of a step over {unit(drawn)}. " + _said(drawn, lambda row: row.step_ms, _ms),
         data=step,
-        layout=layout(_nodes_axis(drawn), axes["step"]),
+        layout=layout(_numbers_axis(drawn), axes["step"]),
         choose="Of",
         views=views,
     )
@@ -137,11 +142,11 @@ def _cost(drawn: Sequence[Strategy], currency: str) -> Figure:
         title="Cost of an epoch",
         about=f"What an epoch costs in {currency}: all nodes are paid for as long as it takes, so that what they lose "
         "in efficiency is what it costs more.",
-        says="Predicted cost of an epoch over nodes. "
+        says=f"Predicted cost of an epoch over {unit(drawn)}. "
         + _said(drawn, lambda row: row.cost, lambda value: f"{figure(value)} {currency}"),
         data=_curves(drawn, lambda row: row.cost, lambda value: f"{figure(value)} {safe(currency)}"),
         layout=layout(
-            _nodes_axis(drawn), _value_axis(f"{safe(currency)} an epoch", values(drawn, lambda row: row.cost))
+            _numbers_axis(drawn), _value_axis(f"{safe(currency)} an epoch", values(drawn, lambda row: row.cost))
         ),
     )
 
@@ -152,11 +157,11 @@ def split_figure(record: SimulationRecord) -> Figure:
     views = []
     for strategy in drawn:
         rows = some(strategy.rows, MOST_BARS)
-        names = [count(row.nodes, "node") for row in rows]
+        names = [row.many for row in rows]
         left = stack_layout("stack", names)["margin"]["l"]
         size = {"height": stack_height(names), "margin.l": left, "xaxis.range": [0, 101]}
         views.append(View(strategy.name, data=_stacks(rows, names), layout=size))
-    names = [count(row.nodes, "node") for row in some(drawn[0].rows, MOST_BARS)]
+    names = [row.many for row in some(drawn[0].rows, MOST_BARS)]
     return Figure(
         id="split",
         title="Where a step's time goes",
@@ -192,7 +197,7 @@ def _stacks(rows: Sequence[SimulationRow], names: Sequence[str]) -> list[Trace]:
 def _most(strategy: Strategy) -> str:
     last = strategy.rows[-1]
     told = ", ".join(f"{PART_NAMES[part]} {share:.0f} percent" for part, share in shares(last).items())
-    return f"{strategy.name} on {count(last.nodes, 'node')}: {told}"
+    return f"{strategy.name} on {last.many}: {told}"
 
 
 def _speed(row: SimulationRow) -> Estimate:
@@ -219,7 +224,7 @@ def _curves(drawn: Sequence[Strategy], value: Value, text: Callable[[float], str
 
 
 def _band(strategy: Strategy, rows: Sequence[tuple[SimulationRow, Estimate]], factor: float) -> Trace:
-    nodes = [row.nodes for row, _ in rows]
+    numbers = [row.number for row, _ in rows]
     low, high = ([factor * getattr(each, bound) for _, each in rows] for bound in ("low", "high"))
     return {
         "type": "scatter",
@@ -227,7 +232,7 @@ def _band(strategy: Strategy, rows: Sequence[tuple[SimulationRow, Estimate]], fa
         "name": safe(strategy.name),
         "legendgroup": safe(strategy.name),
         "showlegend": False,
-        "x": [*nodes, *reversed(nodes)],
+        "x": [*numbers, *reversed(numbers)],
         "y": [*high, *reversed(low)],
         "fill": "toself",
         "fillcolor": strategy.colour,
@@ -249,7 +254,7 @@ def _curve(
         "mode": "lines+markers",
         "name": name,
         "legendgroup": name,
-        "x": [row.nodes for row, _ in rows],
+        "x": [row.number for row, _ in rows],
         "y": [factor * each.value for _, each in rows],
         "line": {"color": strategy.colour, "width": 2.2, "dash": strategy.dash},
         "marker": {
@@ -258,13 +263,13 @@ def _curve(
             "symbol": MARKERS[strategy.number % len(MARKERS)],
             "line": {"color": strategy.colour, "width": 1.6},
         },
-        "customdata": [[count(row.nodes, "node"), with_bounds(each, text)] for row, each in rows],
+        "customdata": [[row.many, with_bounds(each, text)] for row, each in rows],
         "hovertemplate": f"{name}, %{{customdata[0]}}: %{{customdata[1]}}<extra></extra>",
     }
 
 
-def _nodes_axis(drawn: Sequence[Strategy]) -> Layout:
-    return counts_axis("nodes", [row.nodes for strategy in drawn for row in strategy.rows])
+def _numbers_axis(drawn: Sequence[Strategy]) -> Layout:
+    return counts_axis(unit(drawn), [row.number for strategy in drawn for row in strategy.rows])
 
 
 def _powers_axis(title: str, shown: Iterable[float]) -> Layout:
@@ -296,5 +301,5 @@ def _said(drawn: Sequence[Strategy], value: Value, words: Callable[[float], str]
     told = []
     for strategy in drawn:
         points = [(row, each) for row in some(strategy.rows, MOST_BARS) if (each := value(row))]
-        told.append(f"{strategy.name}: " + ", ".join(f"{words(each.value)} on {row.nodes:,}" for row, each in points))
+        told.append(f"{strategy.name}: " + ", ".join(f"{words(each.value)} on {row.number:,}" for row, each in points))
     return "; ".join(told) + "."

@@ -21,6 +21,7 @@ FOOTER = "All but what was trained is predicted; intervals hold 90 %."
 
 MEANINGS = {
     "nodes": "A star where a formula was used; the others come from following events",
+    "workers": "The same; a node may have several",
     "ranks": "Workers, and servers behind the plus",
     "batch": "Global batch: samples of one step over all workers",
     "step": "Time of one step, with its 90 % interval",
@@ -69,7 +70,7 @@ def simulation_page(folder: SimulationDir, record: SimulationRecord) -> Page:
 
 def best_row(rows: Sequence[SimulationRow]) -> SimulationRow:
     """Return the row of the greatest speed-up; of the fewest nodes where there are several."""
-    return max(rows, key=lambda row: (row.speed_up.value, -row.nodes))
+    return max(rows, key=lambda row: (row.speed_up.value, -row.number))
 
 
 def headline(record: SimulationRecord) -> str:
@@ -79,10 +80,10 @@ def headline(record: SimulationRecord) -> str:
     best = best_row(record.rows)
     name = f"{task_name(record.task)} with {best.sync}"
     if best.speed_up.value <= 1:
-        first = f"No number of nodes makes {name} faster than one worker alone."
+        first = f"No number of {record.by} makes {name} faster than one worker alone."
     else:
         first = (
-            f"{name} on {count(best.nodes, 'node')} is predicted to be {_times(best.speed_up)} as fast as one worker, "
+            f"{name} on {best.many} is predicted to be {_times(best.speed_up)} as fast as one worker, "
             f"at {percent(100 * best.efficiency.value, 0)} efficiency."
         )
     second = trained_sentence(record) or _left_behind(record, best)
@@ -101,17 +102,17 @@ def _left_behind(record: SimulationRecord, best: SimulationRow) -> str:
         return ""
     worst = min(others, key=lambda row: row.speed_up.value)
     if worst.speed_up.value <= 1:
-        return f"With {worst.sync}, no number of nodes is faster than one worker."
-    most = max(row.nodes for row in record.rows if row.sync == worst.sync)
+        return f"With {worst.sync}, no number of {record.by} is faster than one worker."
+    most = max(row.number for row in record.rows if row.sync == worst.sync)
     speed = f"{figure(worst.speed_up.value)}×"
-    end = "reaches" if worst.nodes == most else f"gains nothing beyond {count(worst.nodes, 'node')}, where it has"
+    end = "reaches" if worst.number == most else f"gains nothing beyond {worst.many}, where it has"
     return f"The slowest strategy, {worst.sync}, {end} {speed}."
 
 
 def circumstances(record: SimulationRecord) -> str:
     """Say in a line what was predicted, from what, and when."""
-    counts = sorted({row.nodes for row in record.rows})
-    nodes = f"{counts[0]:,} to {count(counts[-1], 'node')}" if len(counts) > 1 else ""
+    rows = sorted(record.rows, key=lambda row: row.number)
+    nodes = f"{rows[0].number:,} to {rows[-1].many}" if rows and rows[0].number < rows[-1].number else ""
     parts = [
         nodes,
         f"engine {record.engine}",
@@ -127,14 +128,14 @@ def _tiles(record: SimulationRecord) -> list[Tile]:
     if not record.rows:
         return []
     best = best_row(record.rows)
-    name = f"{best.sync}, {count(best.nodes, 'node')}"
+    name = f"{best.sync}, {best.many}"
     well = [row for row in record.rows if row.efficiency.value >= WORTH_IT]
-    most = max(well, key=lambda row: (row.nodes, row.speed_up.value), default=None)
+    most = max(well, key=lambda row: (row.number, row.speed_up.value), default=None)
     return [
         Tile("Best speed-up", f"{figure(best.speed_up.value)}×", name),
         Tile("Efficiency there", percent(100 * best.efficiency.value, 0), f"{_ms(best.step_ms.value)} a step"),
         Tile("Epoch there", duration(best.epoch_s.value), f"one worker: {duration(_alone_epoch_s(record))}"),
-        *([Tile("Half efficient up to", count(most.nodes, "node"), most.sync)] if most else []),
+        *([Tile("Half efficient up to", most.many, most.sync)] if most else []),
         *([_cheapest(record)] if any(row.cost for row in record.rows) else []),
     ]
 
@@ -151,7 +152,7 @@ def _cheapest(record: SimulationRecord) -> Tile:
     return Tile(
         f"{record.currency} an epoch, {'from 2× on' if faster else 'at least'}",
         figure(cost),
-        f"{row.sync}, {count(row.nodes, 'node')}, {figure(row.speed_up.value)}×",
+        f"{row.sync}, {row.many}, {figure(row.speed_up.value)}×",
     )
 
 
@@ -163,12 +164,12 @@ def passages(record: SimulationRecord) -> list[Passage]:
 def _passage(name: str, rows: Sequence[SimulationRow], currency: str) -> Passage:
     best, last = best_row(rows), rows[-1]
     end = ", the most that was asked for" if best is last and len(rows) > 1 else ""
-    fastest = f"Fastest on {count(best.nodes, 'node')}{end}: {with_bounds(best.speed_up, lambda v: f'{figure(v)}×')}."
-    well = [row.nodes for row in rows if row.efficiency.value >= WORTH_IT]
+    fastest = f"Fastest on {best.many}{end}: {with_bounds(best.speed_up, lambda v: f'{figure(v)}×')}."
+    well = [row for row in rows if row.efficiency.value >= WORTH_IT]
     half = percent(100 * WORTH_IT, 0)
     told = [
-        f"At least {half} efficient up to {count(max(well), 'node')}." if well else f"Never {half} efficient.",
-        f"On {count(last.nodes, 'node')} {_split_words(last)}.",
+        f"At least {half} efficient up to {well[-1].many}." if well else f"Never {half} efficient.",
+        f"On {last.many} {_split_words(last)}.",
     ]
     if best.cost:
         told.append(f"An epoch costs {with_bounds(best.cost, figure)} {currency} where it is fastest.")
@@ -190,8 +191,10 @@ def _ms(milliseconds: float) -> str:
 
 def speed_table(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Grid:
     """Make the table of how fast it would be."""
-    columns: list[Column] = [("sync", lambda row: row.sync), ("nodes", _nodes)]
-    if any(row.workers != row.nodes or row.servers for row in record.rows):
+    columns: list[Column] = [("sync", lambda row: row.sync), (record.by, _number)]
+    if record.by == "workers" and any(1 < row.nodes != row.workers for row in record.rows):
+        columns.append(("nodes", lambda row: f"{row.nodes:,}"))
+    if any(row.workers != row.number or row.servers for row in record.rows):
         columns.append(("ranks", lambda row: f"{row.workers:,}" + (f"+{row.servers}" if row.servers else "")))
     columns += [
         ("batch", lambda row: f"{row.batch_size:,}"),
@@ -211,14 +214,14 @@ def _cost(row: SimulationRow) -> str:
     return with_bounds(row.cost, figure) if row.cost else NOTHING
 
 
-def split_table(rows: Sequence[SimulationRow]) -> Grid:
+def split_table(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Grid:
     """Make the table of where a step's time goes."""
-    lines = [[row.sync, _nodes(row), *(percent(share) for share in shares(row).values())] for row in rows]
-    return Grid(["sync", "nodes", *PART_NAMES.values()], lines)
+    lines = [[row.sync, _number(row), *(percent(share) for share in shares(row).values())] for row in rows]
+    return Grid(["sync", record.by, *PART_NAMES.values()], lines)
 
 
-def _nodes(row: SimulationRow) -> str:
-    return f"{row.nodes:,}{'*' if row.method == 'closed form' else ''}"
+def _number(row: SimulationRow) -> str:
+    return f"{row.number:,}{'*' if row.method == 'closed form' else ''}"
 
 
 def _tables(record: SimulationRecord) -> list[Table]:
@@ -227,7 +230,7 @@ def _tables(record: SimulationRecord) -> list[Table]:
     rows = some(record.rows, MOST_ROWS)
     return [
         table("How fast", speed_table(record, rows), MEANINGS),
-        table("Where a step's time goes", split_table(rows), MEANINGS),
+        table("Where a step's time goes", split_table(record, rows), MEANINGS),
     ]
 
 
@@ -246,8 +249,9 @@ def notes(record: SimulationRecord) -> list[str]:
 def _trained(record: SimulationRecord) -> list[Table]:
     if not record.trained:
         return []
+    fails = any(row.failures for row in record.rows)
     return [
-        table("How long until which accuracy", time_table(record)),
+        table(f"How long until which accuracy{', with failures' if fails else ''}", time_table(record)),
         table("What was learned", learned_table(record)),
     ]
 
@@ -301,7 +305,7 @@ def simulation_markdown(record: SimulationRecord) -> str:
         f"**{markdown_text(headline(record))}**",
         markdown_text(circumstances(record)),
         as_markdown(speed_table(record, rows)).rstrip() if rows else "",
-        as_markdown(split_table(rows)).rstrip() if rows else "",
+        as_markdown(split_table(record, rows)).rstrip() if rows else "",
         as_markdown(time_table(record)).rstrip() if record.trained else "",
         as_markdown(learned_table(record)).rstrip() if record.trained else "",
         "\n".join(f"- {markdown_text(note)}" for note in notes(record)),

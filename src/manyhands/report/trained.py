@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from manyhands.record.simulation import SimulationRecord, TrainedRow
-from manyhands.record.texts import NOTHING, count, duration, figure, fixed, percent, plain, with_bounds
+from manyhands.record.simulation import Estimate, SimulationRecord, TrainedRow
+from manyhands.record.texts import NOTHING, duration, figure, fixed, percent, plain, with_bounds
 from manyhands.report.drawing import Figure, Layout, Trace, View, decades_axis, is_wide, key, layout, safe
 from manyhands.report.palette import DASHES, series_colour
 from manyhands.report.scores import grouped
@@ -25,8 +25,8 @@ def trained_figures(record: SimulationRecord) -> list[Figure]:
             record,
             "accuracy",
             "Accuracy",
-            "Share of the test data guessed right at each evaluation, against the time of the simulated nodes: what is "
-            "further to the left learns sooner.",
+            "Share of the test data guessed right at each evaluation, against the time of the simulated nodes, with "
+            "failures where the cluster has some: what is further to the left learns sooner.",
             [[round(100 * point.accuracy, 4) for point in row.points] for row in record.trained],
             {"title": "test accuracy", "ticksuffix": " %"},
         ),
@@ -47,7 +47,7 @@ def _figure(
 ) -> Figure:
     data = [*_keys(record), *(_curve(record, row, own) for row, own in zip(record.trained, values, strict=True))]
     none = [[None]] * (len(data) - len(values))
-    times = [[point.time_s for point in row.points] for row in record.trained]
+    times = [_seconds(row) for row in record.trained]
     epochs = [[round(point.epoch, 4) for point in row.points] for row in record.trained]
     by_time = layout(_time_axis([time for own in times for time in own]), {})["xaxis"]
     by_epoch = layout({"title": "epochs", "type": "linear"}, {})["xaxis"]
@@ -83,25 +83,25 @@ def _keys(record: SimulationRecord) -> list[Trace]:
         line = {"color": _colour(record, sync), "width": 2.2}
         found.append(key(sync, f"sync {sync}", {}, mode="lines", line=line))
     counts = _counts(record)
-    for nodes in counts if len(counts) > 1 else ():
+    for nodes, many in counts.items() if len(counts) > 1 else ():
         line = {"color": "@muted", "width": 2.2, "dash": _dash(record, nodes)}
-        found.append(key(count(nodes, "node"), f"nodes {nodes}", {}, mode="lines", line=line))
+        found.append(key(many, f"nodes {nodes}", {}, mode="lines", line=line))
     return found
 
 
 def _curve(record: SimulationRecord, row: TrainedRow, values: list[float]) -> Trace:
     name = safe(_name(row))
-    times = [duration(point.time_s) for point in row.points]
+    times = [duration(seconds) for seconds in _seconds(row)]
     epochs = [fixed(point.epoch, 2) for point in row.points]
     return {
         "type": "scatter",
         "mode": "lines" if len(values) > 1 else "markers",
         "name": name,
         "showlegend": False,
-        "meta": {"groups": [safe(f"sync {row.sync}"), f"nodes {row.nodes}"]},
-        "x": [point.time_s for point in row.points],
+        "meta": {"groups": [safe(f"sync {row.sync}"), f"nodes {row.number}"]},
+        "x": _seconds(row),
         "y": values,
-        "line": {"color": _colour(record, row.sync), "width": 2, "dash": _dash(record, row.nodes)},
+        "line": {"color": _colour(record, row.sync), "width": 2, "dash": _dash(record, row.number)},
         "marker": {"color": _colour(record, row.sync), "size": 8},
         "customdata": [list(pair) for pair in zip(times, epochs, strict=True)],
         "hovertemplate": f"{name}: %{{y:.4~g}} after %{{customdata[0]}}, epoch %{{customdata[1]}}<extra></extra>",
@@ -109,7 +109,7 @@ def _curve(record: SimulationRecord, row: TrainedRow, values: list[float]) -> Tr
 
 
 def _name(row: TrainedRow) -> str:
-    return f"{row.sync} on {count(row.nodes, 'node')}"
+    return f"{row.sync} on {row.many}"
 
 
 def _colour(record: SimulationRecord, sync: str) -> str:
@@ -118,17 +118,22 @@ def _colour(record: SimulationRecord, sync: str) -> str:
     return series_colour(known.index(sync))
 
 
-def _counts(record: SimulationRecord) -> list[int]:
-    return sorted({row.nodes for row in record.trained})
+def _counts(record: SimulationRecord) -> dict[int, str]:
+    """Return how many were asked for, the fewest first, and what to call them."""
+    return {row.number: row.many for row in sorted(record.trained, key=lambda row: row.number)}
 
 
 def _dash(record: SimulationRecord, nodes: int) -> str:
-    return DASHES[_counts(record).index(nodes) % len(DASHES)]
+    return DASHES[list(_counts(record)).index(nodes) % len(DASHES)]
 
 
-def time_to(row: TrainedRow, accuracy: float) -> float | None:
-    """Return the virtual seconds to the first evaluation that shows at least this accuracy."""
-    return next((point.time_s for point in row.points if point.accuracy >= accuracy), None)
+def _seconds(row: TrainedRow) -> list[float]:
+    return [row.time_at(point).value for point in row.points]
+
+
+def time_to(row: TrainedRow, accuracy: float) -> Estimate | None:
+    """Return the nodes' seconds to the first evaluation that shows at least this accuracy, with failures."""
+    return next((row.time_at(point) for point in row.points if point.accuracy >= accuracy), None)
 
 
 def levels(record: SimulationRecord) -> list[float]:
@@ -142,8 +147,8 @@ def time_table(record: SimulationRecord) -> Grid:
     """Make the table of the time to some accuracies."""
     columns: list[Column] = [
         ("sync", lambda row: row.sync),
-        ("nodes", lambda row: f"{row.nodes:,}"),
-        *((f"to {_level(level)}", _time_to(record, level)) for level in levels(record)),
+        (record.by, lambda row: f"{row.number:,}"),
+        *((f"to {_level(level)}", _time_to(level)) for level in levels(record)),
         *([(f"{record.currency} to {_level(record.target_accuracy)}", _target_cost)] if _is_priced(record) else []),
         ("all epochs", lambda row: with_bounds(row.time_s, duration)),
         ("accuracy", _accuracy),
@@ -155,7 +160,7 @@ def learned_table(record: SimulationRecord) -> Grid:
     """Make the table of how the trainings were done, and what came out."""
     columns: list[Column] = [
         ("sync", lambda row: row.sync),
-        ("nodes", lambda row: f"{row.nodes:,}"),
+        (record.by, lambda row: f"{row.number:,}"),
         ("batch", lambda row: f"{row.batch_size:,}"),
         ("learning rate", lambda row: plain(row.lr)),
         ("epochs", lambda row: plain(row.epochs)),
@@ -176,10 +181,8 @@ def _grid(record: SimulationRecord, columns: Sequence[Column]) -> Grid:
     return Grid([heading for heading, _ in columns], [[text(row) for _, text in columns] for row in record.trained])
 
 
-def _time_to(record: SimulationRecord, level: float) -> Callable[[TrainedRow], str]:
-    if level != record.target_accuracy:
-        return lambda row: duration(time_to(row, level))
-    return lambda row: with_bounds(row.target_s, duration) if row.target_s else NOTHING
+def _time_to(level: float) -> Callable[[TrainedRow], str]:
+    return lambda row: with_bounds(time_s, duration) if (time_s := time_to(row, level)) else NOTHING
 
 
 def _is_priced(record: SimulationRecord) -> bool:
@@ -203,14 +206,8 @@ def trained_sentence(record: SimulationRecord) -> str:
     ends = f"{_name(best)}, ends at {percent(100 * best.test_accuracy, 2)}"
     if target is None:
         return f"The best training, {ends}."
-    times = [(time, row) for row in record.trained if (time := _seconds(row, target, record)) is not None]
+    times = [(time_s.value, row) for row in record.trained if (time_s := time_to(row, target))]
     if not times:
         return f"No training reaches {_level(target)} accuracy; the best, {ends}."
     seconds, first = min(times, key=lambda each: each[0])
     return f"{_level(target)} accuracy is first reached by {_name(first)}, after {duration(seconds)}."
-
-
-def _seconds(row: TrainedRow, accuracy: float, record: SimulationRecord) -> float | None:
-    if accuracy == record.target_accuracy:
-        return row.target_s.value if row.target_s else None
-    return time_to(row, accuracy)

@@ -212,7 +212,7 @@ def test_an_accuracy_that_is_not_reached(advise: Advise, tmp_path: Path) -> None
 
 def test_the_advice_is_kept(advise: Advise, tmp_path: Path) -> None:
     found = advise(out=tmp_path, max_workers=2)
-    assert AdviceDir(tmp_path / found.id).read() == found
+    assert AdviceRecord.model_validate_json(AdviceDir(tmp_path / found.id).record.read_text()) == found
 
 
 @pytest.mark.parametrize(

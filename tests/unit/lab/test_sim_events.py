@@ -11,7 +11,7 @@ from manyhands.lab.sim_events import Scene, StepSplit, simulate_steps
 from manyhands.model.cluster import Cluster, SlowNode
 from manyhands.model.hierarchy import call_s
 from manyhands.model.machine import CalibratedMachine, machine_of
-from manyhands.model.overlap import last_end_s
+from manyhands.model.overlap import bucket_end_s
 from manyhands.replica.meta import Ready
 from manyhands.replica.update import cut_aligned
 from manyhands.sync import Sync
@@ -135,8 +135,10 @@ def test_overlap_hides_buckets_behind_the_backward_pass() -> None:
     # The last layers, all above 200,960, are final after 60 % of the pass.
     ready = [COMPUTE_S * (0.6 if max(0, stop - bucket) >= 200_960 else 1.0) for stop in stops]
     cost = [exchange_s("all-reduce", 4, 4 * (stop - max(0, stop - bucket))) for stop in stops]
-    expected = float(last_end_s(ready, cost)) + UPDATE_S
-    assert split(f"overlap:bucket={bucket}", 4).step_s == pytest.approx(expected)
+    end_s = 0.0
+    for ready_s, cost_s in zip(ready, cost, strict=True):
+        end_s = float(bucket_end_s(ready_s, end_s, cost_s))
+    assert split(f"overlap:bucket={bucket}", 4).step_s == pytest.approx(end_s + UPDATE_S)
 
 
 def test_a_bucket_that_is_final_early_is_hidden() -> None:

@@ -25,9 +25,7 @@ def predictor(times: Callable[[float], Sequence[float]] = varying, *, way: Way =
 
 
 def points(*counts: int, batch_per_worker: int | None = 64, batch_size: int = 64) -> list[Point]:
-    return make_points(
-        counts, ranks_per_node=1, samples=10_000, batch_size=batch_size, batch_per_worker=batch_per_worker
-    )
+    return make_points(counts, node_size=1, samples=10_000, batch_size=batch_size, batch_per_worker=batch_per_worker)
 
 
 def both(text: str, point: Point, times: Callable[[float], Sequence[float]], steps: int) -> tuple[Predicted, Predicted]:
@@ -64,12 +62,35 @@ def test_many_at_once_are_as_one_by_one(text: str) -> None:
         assert found.split.step_s == pytest.approx(alone.split.step_s)
 
 
+@pytest.mark.parametrize("text", ["allreduce", "local-sgd", "average-epoch"])
+def test_where_every_step_ends_an_epoch_its_parts_are_waited_for_one_by_one(text: str) -> None:
+    known = calibration(lambda rows: varying(rows, share=0.05))
+    costs = known.tasks["mlp"]
+    shaky = [
+        each.model_copy(update={"serial_ms": np.random.default_rng(1).exponential(1.0, len(each.compute_ms)).tolist()})
+        for each in costs.points
+    ]
+    known = known.model_copy(update={"tasks": {"mlp": costs.model_copy(update={"points": shaky})}})
+    asked, point = Predictor(known, network(), "mpi", ETHERNET, steps=400), Point(24, 24, 24 * 64, 24 * 64)
+    (closed,) = asked.formula(text, [point])
+    events = asked.events(text, point, lambda: None)
+    assert closed.split.step_s == pytest.approx(events.split.step_s, rel=0.05)
+
+
 def test_lines_between_many_numbers_of_workers() -> None:
     counts = tuple(range(60, 2000, 7))
     for text in ("sharded", "async-server"):
         for found in list(predictor().formula(text, points(*counts)))[::97]:
             (alone,) = predictor().formula(text, [found.point])
             assert found.split.step_s == pytest.approx(alone.split.step_s, rel=0.05)
+
+
+@pytest.mark.parametrize("text", ["allreduce", "local-sgd", "async-server"])
+def test_a_step_is_the_mean_of_what_other_calibrations_tell(text: str) -> None:
+    (point,) = points(300)
+    events, closed = both(text, point, varying, 10)
+    for found in (events, closed):
+        assert found.split.step_s == pytest.approx(np.mean(found.drawn_s))
 
 
 def test_idle_workers_are_not_waited_for() -> None:

@@ -140,10 +140,14 @@ def test_what_the_formulas_miss_widens_the_interval(predict: Predict) -> None:
 
 def test_a_node_may_have_several_workers(predict: Predict) -> None:
     cluster = ETHERNET.model_copy(update={"cores": 4})
-    by_nodes, by_workers = predict([2], cluster=cluster), predict(workers=[2, 8], cluster=cluster)
-    assert (by_nodes.rows[0].nodes, by_nodes.rows[0].workers) == (2, 8)
-    assert [each.workers for each in by_workers.rows] == [2, 8]
+    by_nodes, by_workers = predict([2], cluster=cluster), predict(workers=[2, 8, 9], cluster=cluster)
+    assert [(each.nodes, each.many) for each in by_nodes.rows] == [(2, "2 nodes")]
+    assert by_nodes.rows[0].workers == 8
+    assert [(each.nodes, each.workers) for each in by_workers.rows] == [(1, 2), (2, 8), (3, 9)]
+    assert [each.many for each in by_workers.rows] == ["2 workers", "8 workers", "9 workers"]
     assert by_workers.rows[1].step_ms == by_nodes.rows[0].step_ms
+    (served,) = predict(workers=[8], cluster=cluster, syncs="parameter-server").rows
+    assert served.nodes == 3  # the server is on one of its own
     assert by_workers.rows[0].cost.value < by_workers.rows[1].cost.value  # type: ignore[union-attr]
 
 
@@ -225,7 +229,7 @@ def test_the_record_is_kept(predict: Predict, tmp_path: Path) -> None:
 
 def test_ctrl_c_keeps_what_was_predicted(predict: Predict, tmp_path: Path) -> None:
     def stop(pulse: module.SimulationPulse) -> None:
-        if pulse.nodes == 4:
+        if pulse.number == 4:
             raise KeyboardInterrupt
 
     found = predict(out=tmp_path, observe=stop)

@@ -83,6 +83,15 @@ def test_its_time_is_that_of_the_predicted_steps(predict: Predict, tiny: Any) ->
         assert trained.points[-1].time_s == pytest.approx(trained.time_s.value)
 
 
+def test_pulses_tell_how_long_a_training_goes_on(predict: Predict) -> None:
+    seen: list[SimulationPulse] = []
+    predict(observe=seen.append)
+    left = [pulse.left_s for pulse in seen if pulse.trains]
+    assert left
+    assert all(each is not None and each >= 0 for each in left)
+    assert left[-1] == 0
+
+
 def test_asynchronous_workers_take_the_predicted_time_too() -> None:
     same: dict[str, Any] = {"cluster": ETHERNET, "calibration": calibration(constant)}
     found = simulate("mlp", [1, 3], syncs="async-server:servers=2", **same, train={"steps": 30})

@@ -1,10 +1,9 @@
-"""The closed form of a synchronous step: the slowest compute, then the exchange."""
+"""The slowest of so many ranks of a cluster, and calls between them, for arrays of both."""
 
 import numpy as np
 import pytest
 
-from manyhands.errors import UserError
-from manyhands.model.closed_form import Call, slowest_s, step_s
+from manyhands.model.closed_form import slowest_s
 from manyhands.model.cluster import READY_LINKS, Cluster, SlowNode, read_cluster
 from manyhands.model.hierarchy import call_s
 from manyhands.model.slowest import Slowest
@@ -14,22 +13,8 @@ CLUSTER = Cluster(nodes=1024, cores=4, between=READY_LINKS["ethernet-10g"])
 RANKS = np.array([1, 2, 4, 5, 64, 1000, 4096])
 
 
-def test_one_rank_only_computes() -> None:
-    assert float(step_s(1, STEPS, [Call("all-reduce", 1e6)], CLUSTER)) == pytest.approx(float(STEPS.expected_s(1)))
-
-
-def test_a_step_is_the_slowest_compute_and_then_every_call() -> None:
-    calls = [Call("reduce", 1e6), Call("broadcast", 1e6), Call("all-reduce", 8.0, per_step=1 / 8)]
-    parts = [call_s(each.name, RANKS, each.num_bytes, CLUSTER, 1e-10) * each.per_step for each in calls]
-    expected = STEPS.expected_s(RANKS) + parts[0] + parts[1] + parts[2]
-    assert step_s(RANKS, STEPS, calls, CLUSTER, 1e-10).tolist() == pytest.approx(expected.tolist())
-
-
-def test_bytes_may_differ_between_configurations() -> None:
-    shares = 1e6 / RANKS
-    table = step_s(RANKS, STEPS, [Call("all-gather", shares)], CLUSTER)
-    alone = [float(step_s(int(p), STEPS, [Call("all-gather", n)], CLUSTER)) for p, n in zip(RANKS, shares, strict=True)]
-    assert table.tolist() == pytest.approx(alone)
+def test_one_rank_waits_for_nobody() -> None:
+    assert float(slowest_s(1, STEPS, CLUSTER)) == pytest.approx(float(STEPS.expected_s(1)))
 
 
 def test_faster_cores_compute_faster() -> None:
@@ -49,11 +34,6 @@ def test_a_node_that_is_hardly_slow_is_one_of_the_others_no_more() -> None:
     assert float(slowest_s(8, STEPS, slow)) == pytest.approx(1.001 * float(STEPS.expected_s(4)))
 
 
-def test_more_ranks_than_the_cluster_has_room_for() -> None:
-    with pytest.raises(UserError, match="4097 ranks are more than the cluster has room for, which is 4096: 1024 nodes"):
-        step_s([1, 4097], STEPS, [], CLUSTER)
-
-
 def test_nodes_that_are_all_slow() -> None:
     slow = Cluster(
         nodes=2,
@@ -68,9 +48,11 @@ def test_nodes_that_are_all_slow() -> None:
 def test_a_hundred_thousand_configurations_up_to_65536_ranks(name: str) -> None:
     random = np.random.default_rng(0)
     ranks, sizes = random.integers(1, 65_537, 100_000), 10 ** random.uniform(2, 9, 100_000)
-    took = step_s(ranks, STEPS, [Call("all-reduce", sizes)], read_cluster(name), 1e-10)
-    assert took.shape == (100_000,)
-    assert np.isfinite(took).all()
+    cluster = read_cluster(name)
+    slowest, calls = slowest_s(ranks, STEPS, cluster), call_s("all-reduce", ranks, sizes, cluster, 1e-10)
+    assert slowest.shape == calls.shape == (100_000,)
+    assert np.isfinite(slowest + calls).all()
     for i in range(3):
-        again = step_s(int(ranks[i]), STEPS, [Call("all-reduce", sizes[i])], read_cluster(name), 1e-10)
-        assert took[i] == pytest.approx(float(again))
+        rank, size = int(ranks[i]), float(sizes[i])
+        assert slowest[i] == pytest.approx(float(slowest_s(rank, STEPS, cluster)))
+        assert calls[i] == pytest.approx(float(call_s("all-reduce", rank, size, cluster, 1e-10)))
