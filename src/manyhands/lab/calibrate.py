@@ -12,8 +12,8 @@ from manyhands import facts, launch
 from manyhands.config import RunConfig
 from manyhands.errors import UserError, check, unknown
 from manyhands.lab.calibration_calls import SIZES, joined_calls
+from manyhands.lab.calibration_cores import time_cores
 from manyhands.lab.calibration_fits import MODELS, comm_costs
-from manyhands.lab.calibration_lock import time_lock
 from manyhands.lab.calibration_steps import joined_steps
 from manyhands.lab.calibration_worker import Ask, calibrate_rank
 from manyhands.launch.base import Observer
@@ -24,6 +24,7 @@ from manyhands.record.calibration import (
     Calibration,
     CallTimes,
     Contention,
+    CoreTimes,
     RowTimes,
     TaskCosts,
     differences,
@@ -112,7 +113,9 @@ def calibrate(
     _check_writable(path)
     stages = _stages(list(measured), engines, crowds(most))
     found = _launch_all(stages, measured, sizes or SIZES, budget_s, observe)
-    newer = _gather(stages, measured, found, time_lock(facts.cores()) if "threads" in engines else {})
+    # What more workers than were measured do to each other, bare threads must tell.
+    cores = time_cores(facts.cores()) if most < facts.cores() else CoreTimes()
+    newer = _gather(stages, measured, found, cores)
     say_if_busy(newer, say)
     whole = before.joined(newer) if before is not None else newer
     write_atomically(path, whole.model_dump_json() + "\n")
@@ -265,7 +268,7 @@ def _gather(
     stages: Sequence[_Stage],
     measured: dict[str, _Measured],
     found: Sequence[Sequence[dict[str, Any]]],
-    lock_us: dict[int, float],
+    cores: CoreTimes,
 ) -> Calibration:
     """Put together what the ranks saw."""
     made = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -296,8 +299,9 @@ def _gather(
         hardware=hardware,
         versions=facts.versions(),
         tasks=tasks,
-        comms={engine: comm_costs(engine, points, made, hosts[engine], lock_us) for engine, points in calls.items()},
+        comms={engine: comm_costs(engine, points, made, hosts[engine]) for engine, points in calls.items()},
         contention=contention,
+        cores=cores,
     )
 
 

@@ -1,6 +1,6 @@
 """Find what α, β and γ fit the calls that a calibration has measured."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from manyhands import facts
 from manyhands.model.fit_comm import CommModel, Point, fit_comm
@@ -21,9 +21,7 @@ def model_of(engine: str, hosts: int) -> CommModel:
     return MODELS[engine]
 
 
-def comm_costs(
-    engine: str, points: Sequence[CallTimes], made: str, hosts: int = 1, lock_us: Mapping[int, float] | None = None
-) -> CommCosts:
+def comm_costs(engine: str, points: Sequence[CallTimes], made: str, hosts: int = 1) -> CommCosts:
     """Fit α, β and γ to what was measured of an engine's calls."""
     model = model_of(engine, hosts)
     seconds = [
@@ -45,7 +43,6 @@ def comm_costs(
         duplex="full" if fit.link.full_duplex else "half",
         error_pct=100 * fit.error,
         points=list(points),
-        lock_us=dict(lock_us or {}) if model == "slices" else {},
     )
 
 

@@ -11,7 +11,7 @@ from typing import Literal, final
 import numpy as np
 
 from manyhands.model.links import Floats
-from manyhands.model.lock import Growth, handing_on, held_s, queue_s
+from manyhands.model.sharing import Growth, crowded, handing_on, held_s, queue_s
 from manyhands.model.undisturbed import undisturbed
 from manyhands.record.calibration import Calibration, RowTimes
 
@@ -122,10 +122,9 @@ def _block_means(point: RowTimes) -> list[float]:
 
 
 def _growth(calibration: Calibration, task: str, engine: str, rows: float, sharing: int) -> Growth:
-    """Extrapolate to a host with more cores: return how many times as long as with the most workers that were measured.
+    """Extrapolate to more workers: return how many times as long as the most that were measured they take.
 
-    Processes at worst queue for the same memory, and at best have more of that with more cores; the geometric mean is
-    in the middle. Threads, which share an interpreter, queue for its lock.
+    What they share is known from bare threads on as many cores as there are; see `sharing`.
     """
     crowds = _crowds(calibration, task, engine, "silent")
     most = max(crowds)
@@ -133,8 +132,7 @@ def _growth(calibration: Calibration, task: str, engine: str, rows: float, shari
         before_s, after_s = (_locked_s(calibration, task, engine, rows, workers) for workers in (most, sharing))
         return Growth(*(max(1.0, after / before_s.value) for after in after_s))
     measured = max(1.0, _at_rows(crowds[most], rows).quiet_s / _at_rows(crowds[1], rows).quiet_s)
-    high = max(measured, queueing(sharing, demand_of(most, measured)))
-    return Growth(1.0, float(np.sqrt(high / measured)), high / measured)
+    return crowded(calibration.cores, most, sharing, measured)
 
 
 def _locked_s(calibration: Calibration, task: str, engine: str, rows: float, workers: int) -> Growth:
@@ -147,22 +145,8 @@ def _locked_s(calibration: Calibration, task: str, engine: str, rows: float, wor
     alone_s, two_s = (_at_rows(crowds[k], fewest).quiet_s for k in (1, 2))
     piece_s, pieces = held_s(alone_s, two_s), float(np.ceil(rows / costs.piece_rows)) if costs.piece_rows else 1.0
     free_s = max(0.0, _at_rows(crowds[1], rows).quiet_s - pieces * min(piece_s, alone_s))
-    longer = handing_on(calibration.comms[engine].lock_us, workers)
-    return Growth(*(queue_s(workers, pieces * piece_s * each, free_s) for each in longer))
-
-
-def queueing(customers: int, demand: float) -> float:
-    """Return how many times as long as alone a step takes when so many queue for what each needs for such a share."""
-    return queue_s(customers, demand, 1 - demand)
-
-
-def demand_of(customers: int, factor: float) -> float:
-    """Return the demand with which so many customers take so many times as long as alone."""
-    low, high = 0.0, 1.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if queueing(customers, middle) < factor else (low, middle)
-    return low if factor > 1 else 0.0
+    slower, longer = crowded(calibration.cores, 1, workers), handing_on(calibration.cores.lock_us, workers)
+    return Growth(*(queue_s(workers, pieces * piece_s * a, free_s * b) for a, b in zip(longer, slower, strict=True)))
 
 
 def _crowds(

@@ -7,7 +7,7 @@ by how much it grows, so that what they miss, such as the time that Python takes
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -17,7 +17,7 @@ import numpy as np
 
 from manyhands.model.fit_comm import cost_s
 from manyhands.model.links import Floats, Link
-from manyhands.model.lock import handing_on
+from manyhands.model.sharing import handing_on
 from manyhands.model.undisturbed import undisturbed
 from manyhands.record.calibration import CallTimes, CommCosts
 
@@ -31,8 +31,10 @@ BURST = 8
 class HostCalls:
     """Costs of one engine's calls while nothing disturbs them, on average, and how they vary."""
 
-    def __init__(self, costs: CommCosts, in_steps: Sequence[CallTimes] = ()) -> None:
-        self._costs = costs
+    def __init__(
+        self, costs: CommCosts, in_steps: Sequence[CallTimes] = (), lock_us: Mapping[int, float] | None = None
+    ) -> None:
+        self._costs, self._lock_us = costs, lock_us or {}
         self._in_steps = in_steps
         again = {(point.call, point.ranks, point.num_bytes) for point in in_steps}
         alone = [p for p in costs.points if (p.call, p.ranks, p.num_bytes) not in again]
@@ -105,7 +107,7 @@ class HostCalls:
 
     def _longer(self, ranks: int) -> float:
         """Return how many times as long as between two threads the lock takes to get, which is most of their α."""
-        return handing_on(self._costs.lock_us, ranks).value if self._costs.model == "slices" else 1.0
+        return handing_on(self._lock_us, ranks).value if self._costs.model == "slices" else 1.0
 
     def _grown_s(self, call: str, few: int, p: int, num_bytes: float) -> float:
         """Return what p ranks take, of which a few were measured: what these take more than by the formulas stays.

@@ -13,7 +13,7 @@ from manyhands.model.crowd import StepTimes, contention, persistence, step_times
 from manyhands.model.hierarchy import hierarchical_s
 from manyhands.model.host import HostCalls
 from manyhands.model.links import Floats
-from manyhands.model.lock import Growth
+from manyhands.model.sharing import Growth
 from manyhands.model.slowest import Slowest, like_levels
 from manyhands.model.undisturbed import undisturbed
 from manyhands.record.calibration import Calibration, CommCosts
@@ -208,7 +208,7 @@ def machine_of(
     check(engine in calibration.comms, f"engine {engine} is not calibrated; run '{again}'")
     comm = calibration.comms[engine]
     in_steps = [call for each in calibration.crowd(engine, task) for call in each.exchanges]
-    host = HostCalls(comm, in_steps)
+    host = HostCalls(comm, in_steps, calibration.cores.lock_us)
     place = cluster or this_host(comm, workers + servers)
     place.check_room(workers + servers)
     check(

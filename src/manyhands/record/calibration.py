@@ -94,8 +94,6 @@ class CommCosts(BaseModel):
     error_pct: float
     """By how much the fit is off, in the median over the points; predictions for this host are scaled to the points."""
     points: list[CallTimes] = Field(min_length=1)
-    lock_us: dict[int, float] = {}
-    """With slices: what an operation takes when so many threads, bare ones and no workers, want the interpreter."""
 
     @property
     def apart(self) -> bool:
@@ -127,6 +125,19 @@ class Contention(BaseModel):
     number of rows only."""
 
 
+class CoreTimes(BaseModel):
+    """What an operation takes by the number of cores that are busy with it: of bare threads, not of workers."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    compute_us: dict[int, float] = {}
+    """A product of matrices in a core's own cache."""
+    memory_us: dict[int, float] = {}
+    """Going through more memory than any cache holds."""
+    lock_us: dict[int, float] = {}
+    """An operation that takes no time but to get the interpreter's lock back, over all threads together."""
+
+
 class Calibration(BaseModel):
     """All that was measured on one machine."""
 
@@ -143,6 +154,8 @@ class Calibration(BaseModel):
     comms: dict[str, CommCosts] = {}
     """By the engine's name."""
     contention: list[Contention] = []
+    cores: CoreTimes = CoreTimes()
+    """Nothing where as many workers were measured as there are cores."""
 
     def crowd(self, engine: str, task: str) -> list[Contention]:
         """Return what was measured of several of a task's workers at the same time."""
@@ -165,6 +178,7 @@ class Calibration(BaseModel):
                 "tasks": {**self.tasks, **newer.tasks},
                 "comms": {**self.comms, **newer.comms},
                 "contention": [*kept, *newer.contention],
+                "cores": newer.cores if newer.cores.compute_us else self.cores,
             }
         )
 

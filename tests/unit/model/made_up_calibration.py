@@ -6,7 +6,7 @@ import numpy as np
 
 from manyhands.model.fit_comm import CommModel, cost_s
 from manyhands.model.links import Link
-from manyhands.record.calibration import Calibration, CallTimes, CommCosts, Contention, RowTimes, TaskCosts
+from manyhands.record.calibration import Calibration, CallTimes, CommCosts, Contention, CoreTimes, RowTimes, TaskCosts
 
 MADE = "2025-01-01 00:00:00"
 ROWS = (1, 2, 8, 32)
@@ -14,6 +14,8 @@ LINK, GAMMA = Link(3e-6, 2.5e-10, 1e-6), 1.5e-10
 CALLS = ("all-reduce", "reduce", "broadcast", "all-gather", "reduce-scatter", "send")
 SIZES = (0, 8, 64, 512, 4096, 32768, 2**18, 2**21, 2**24)
 WEIGHT_BYTES = 2**20
+LOCK_US = {2: 10.0, 64: 10.0}
+"""A lock that is handed on as fast among many."""
 
 Times = Callable[[float], Sequence[float]]
 
@@ -66,7 +68,6 @@ def comm(engine: str = "mpi", points: Sequence[CallTimes] = ()) -> CommCosts:
         duplex="full",
         error_pct=0.0,
         points=list(points) or call_times(model),
-        lock_us={2: 10.0, 64: 10.0} if model == "slices" else {},
     )
 
 
@@ -107,4 +108,5 @@ def calibration(
         tasks={task: costs},
         comms={engine: comm(engine) for engine in engines},
         contention=crowd,
+        cores=CoreTimes(lock_us=LOCK_US),
     )

@@ -2,16 +2,12 @@
 
 import numpy as np
 import pytest
-from made_up_calibration import GAMMA, LINK, call_times, comm
+from made_up_calibration import GAMMA, LINK, LOCK_US, call_times, comm
 
 from manyhands.model.fit_comm import cost_s
 from manyhands.model.host import HostCalls, overhead_s
 from manyhands.model.undisturbed import undisturbed
 from manyhands.record.calibration import CallTimes
-
-
-def twice_as_long(points: list[CallTimes]) -> list[CallTimes]:
-    return [each.model_copy(update={"us": [2 * us for us in each.us]}) for each in points]
 
 
 @pytest.mark.parametrize("engine", ["threads", "mpi"])
@@ -31,13 +27,23 @@ def test_between_two_sizes_it_is_linear_and_goes_on_beyond_the_last() -> None:
 
 @pytest.mark.parametrize("engine", ["threads", "mpi"])
 @pytest.mark.parametrize("p", [3, 4, 64])
-def test_other_numbers_of_ranks_grow_as_the_formulas_say(engine: str, p: int) -> None:
-    """Where the host takes twice as long as the formulas, it does so with any number of ranks."""
+@pytest.mark.parametrize(("factor", "more_us"), [(1.0, 50.0), (0.5, 0.0)])
+def test_other_numbers_of_ranks_grow_as_the_formulas_say(engine: str, p: int, factor: float, more_us: float) -> None:
+    """Where calls take so much longer than by the formulas, so they do with any number of ranks; half as long, too."""
     model = comm(engine).model
-    host = HostCalls(comm(engine, twice_as_long(call_times(model, ranks=(2, 16)))))
-    for num_bytes in (0, 4096, 2**21):
-        expected = 2 * cost_s(model, "all-reduce", p, num_bytes, LINK, GAMMA)
+    points = call_times(model, ranks=(2, 16))
+    points = [each.model_copy(update={"us": [factor * us + more_us for us in each.us]}) for each in points]
+    host = HostCalls(comm(engine, points), lock_us=LOCK_US)
+    for num_bytes in (8, 4096, 2**21):
+        expected = factor * cost_s(model, "all-reduce", p, num_bytes, LINK, GAMMA) + 1e-6 * more_us
         assert host.quiet_s("all-reduce", p, num_bytes) == pytest.approx(expected, rel=1e-6)
+
+
+def test_threads_take_longer_to_meet_where_the_lock_is_handed_on_more_slowly() -> None:
+    fast, slow = (HostCalls(comm("threads"), lock_us={2: 10.0, 8: us}) for us in (10.0, 30.0))
+    assert slow.quiet_s("barrier", 8, 0) == pytest.approx(3 * fast.quiet_s("barrier", 8, 0))
+    assert slow.message_s(0, 8) == pytest.approx([3 * each for each in fast.message_s(0, 8)])
+    assert slow.message_s(0, 2) == fast.message_s(0, 2)
 
 
 def test_one_rank_sends_nothing() -> None:

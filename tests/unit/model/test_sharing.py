@@ -1,10 +1,11 @@
-"""How long threads wait for the interpreter's lock."""
+"""How workers of a host disturb each other."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.model.lock import handing_on, held_s, queue_s
+from manyhands.model.sharing import crowded, demand_of, handing_on, held_s, queue_s, queueing
+from manyhands.record.calibration import CoreTimes
 
 CURVE = {2: 10.0, 4: 15.0, 8: 30.0}
 
@@ -49,3 +50,46 @@ def test_a_queue_of_three() -> None:
     assert queue_s(1, 2.0, 2.0) == 4.0
     assert queue_s(2, 2.0, 2.0) == pytest.approx(2 + 2 * 1.5)
     assert queue_s(3, 2.0, 2.0) == pytest.approx(2 + 2 * (1 + 2 * 3 / 5))
+
+
+@given(st.integers(1, 200), st.floats(0, 1))
+def test_queueing(customers: int, demand: float) -> None:
+    """One waits for nobody; many take as long as the station is busy for all of them, and never less than one."""
+    assert queueing(1, demand) == pytest.approx(1)
+    took = queueing(customers, demand)
+    assert max(1, customers * demand) <= took * (1 + 1e-9)
+    assert took <= 1 + (customers - 1) * demand + 1e-9, "at worst each waits for all others"
+
+
+def test_queueing_of_two() -> None:
+    """The second comes while the first is there with the probability of its demand."""
+    assert queueing(2, 0.3) == pytest.approx(1.09)
+
+
+@given(st.integers(2, 64), st.floats(0.01, 0.9))
+def test_a_demand_is_found_again(customers: int, demand: float) -> None:
+    assert queueing(customers, demand_of(customers, queueing(customers, demand))) == pytest.approx(
+        queueing(customers, demand)
+    )
+
+
+BUSY = CoreTimes(compute_us={1: 10, 2: 10, 8: 12}, memory_us={1: 100, 2: 150, 8: 450})
+
+
+@pytest.mark.parametrize(("measured", "longer"), [(1.0, 1.2), (1.5, 3.0), (1.25, 2.1), (9.0, 3.0)])
+def test_what_two_took_tells_whether_many_wait_for_memory(measured: float, longer: float) -> None:
+    low, value, high = crowded(BUSY, 2, 8, measured)
+    assert value == pytest.approx(longer)
+    assert (low, high) == pytest.approx((1.2, 3.0)), "at best as computing, at worst as memory"
+
+
+def test_what_was_measured_does_not_grow() -> None:
+    assert crowded(BUSY, 8, 8, 1.5) == pytest.approx((1, 1, 1))
+
+
+def test_beyond_the_cores_they_may_queue() -> None:
+    low, value, high = crowded(CoreTimes(), 2, 64, 1.3)
+    assert low == 1
+    assert high == pytest.approx(queueing(64, demand_of(2, 1.3)) / 1.3)
+    assert value == pytest.approx(high**0.5)
+    assert crowded(CoreTimes(), 2, 64, 1.0) == (1, 1, 1), "who do not disturb each other do not queue"

@@ -1,0 +1,99 @@
+"""How workers of a host disturb each other: they share what its cores can do at once, its memory, and, as threads of
+one process, the interpreter's lock, which each operation gives away and wants back.
+
+`calibrate` measures that with bare threads, as many as there are cores, whatever the number of workers; it is a matter
+of seconds and of no task. What two workers of a task take more than one tells how much the task has to do with it.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from manyhands.record.calibration import CoreTimes
+
+MOST_QUEUED = 4096
+"""Workers up to which a queue is followed one by one; beyond that what they queue for is busy all the time."""
+DOUBT = 1.2
+"""By which factor a hand-over may take longer or less between operations of a step than between bare threads."""
+TELLING = 0.05
+"""By how much memory must disturb a few more than computing does, to tell which of them a task is about."""
+
+
+class Growth(NamedTuple):
+    """How many times as long, at least, probably, and at most."""
+
+    low: float
+    value: float
+    high: float
+
+
+def crowded(cores: CoreTimes, few: int, many: int, measured: float = 1.0) -> Growth:
+    """Return how many times as long many workers take as a few, which took `measured` times as long as one alone.
+
+    At best as much longer as computing does, at worst as memory; what the few took tells where between. Beyond the
+    cores that were measured they may take no longer, or queue for the same memory; the geometric mean is between.
+    """
+    least, most = (max(1.0, _at(us, many) / _at(us, few)) for us in (cores.compute_us, cores.memory_us))
+    most = max(least, most)
+    compute, memory = (_at(us, few) / _at(us, 1) for us in (cores.compute_us, cores.memory_us))
+    share = min(max(0.0, (measured - compute) / (memory - compute)), 1.0) if memory - compute > TELLING else 0.0
+    demand = demand_of(few, measured)
+    queued = queueing(many, demand) / queueing(min(many, max(few, *cores.compute_us, 1)), demand)
+    return Growth(least, (least + share * (most - least)) * math.sqrt(queued), most * queued)
+
+
+def handing_on(lock_us: Mapping[int, float], threads: int) -> Growth:
+    """Return how many times as long it takes to get the lock, with so many threads, as with two.
+
+    Beyond those that were measured it may take no longer, or grow with the threads; the geometric mean is between.
+    """
+    if threads <= 2:
+        return Growth(1.0, 1.0, 1.0)
+    most, low = max(2, *lock_us, 2), max(1.0, _at(lock_us, threads) / _at(lock_us, 2))
+    if threads <= most:
+        return Growth(max(1.0, low / DOUBT), low, low * DOUBT)
+    return Growth(low, low * math.sqrt(threads / most), low * threads / most)
+
+
+def held_s(alone_s: float, two_s: float) -> float:
+    """Return for how long a step needs the lock that takes so long alone, and so long beside another worker."""
+    if two_s >= 2 * alone_s:
+        return two_s / 2  # one of them always has it
+    return math.sqrt(max(0.0, two_s - alone_s) * alone_s)
+
+
+def queue_s(customers: int, demand_s: float, think_s: float) -> float:
+    """Return how long a round takes each of so many customers: it thinks, and needs for so long what all queue for.
+
+    By mean value analysis (Reiser and Lavenberg 1980).
+    """
+    waiting, whole_s = 0.0, think_s + demand_s
+    for k in range(1, min(customers, MOST_QUEUED) + 1):
+        served_s = demand_s * (1 + waiting)
+        whole_s = think_s + served_s
+        waiting = k * served_s / whole_s if whole_s > 0 else 0.0
+    return max(whole_s, customers * demand_s)
+
+
+def queueing(customers: int, demand: float) -> float:
+    """Return how many times as long as alone a step takes when so many queue for what each needs for such a share."""
+    return queue_s(customers, demand, 1 - demand)
+
+
+def demand_of(customers: int, factor: float) -> float:
+    """Return the demand with which so many customers take so many times as long as alone."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if queueing(customers, middle) < factor else (low, middle)
+    return low if factor > 1 and customers > 1 else 0.0
+
+
+def _at(us: Mapping[int, float], threads: int) -> float:
+    """Interpolate between numbers of threads; beyond those that were measured it stays as it is."""
+    if not us:
+        return 1.0
+    counts = sorted(us)
+    return float(np.interp(math.log(threads), np.log(counts), [us[each] for each in counts]))
