@@ -1,5 +1,6 @@
 """What all tests share: nothing may be left running, and a short way to train in this process."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,7 +40,7 @@ def one_thread_per_product() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def leaves_nothing_running() -> Iterator[None]:
     """Fail a test that leaves a thread (other than a daemon) or a child process behind."""
-    threads, children = set(threading.enumerate()), set(psutil.Process().children(recursive=True))
+    threads, children = set(threading.enumerate()), set(_children())
     yield
     give_up = time.monotonic() + GRACE_S
     while (left := _left(threads, children)) and time.monotonic() < give_up:
@@ -49,8 +50,16 @@ def leaves_nothing_running() -> Iterator[None]:
 
 def _left(threads: set[threading.Thread], children: set[psutil.Process]) -> list[str]:
     new_threads = [t.name for t in threading.enumerate() if t not in threads and not t.daemon]
-    new_children = [p for p in psutil.Process().children(recursive=True) if p not in children]
+    new_children = [p for p in _children() if p not in children]
     return new_threads + [str(p) for p in new_children]
+
+
+def _children() -> list[psutil.Process]:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return []  # the system knows at once that there are none; psutil reads about every process there is
+    return psutil.Process().children(recursive=True)
 
 
 def run_ranks(work: Callable[[Comm], Any], size: int) -> list[Any]:

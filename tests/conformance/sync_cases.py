@@ -2,8 +2,11 @@
 
 import time
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from shapes import Group, groups
 
 from manyhands import registry, sync
 from manyhands.comm import Comm
@@ -70,6 +73,7 @@ VARIANTS = (
 MOST_SERVERS = 2
 
 
+@cache
 def strategies() -> dict[str, Sync]:
     """Return every strategy there is, those too that are added later, and some with other options."""
     return {text: sync.make(text) for text in (*registry.names(sync, Sync), *VARIANTS)}
@@ -77,12 +81,13 @@ def strategies() -> dict[str, Sync]:
 
 def equals_serial(strategy: str, case: Case, workers: int) -> bool:
     """Tell whether so many workers must give the serial answer: always, or under a law of the strategy's own."""
-    if sync.make(strategy).exact:
+    if strategies()[strategy].exact:
         return True
     averages_each_step = strategy == "local-sgd:period=1" and case.task == "mlp"  # which is plain SGD
     return averages_each_step or (strategy.startswith("async-server") and workers == 1)
 
 
+@cache
 def runs(engine: str) -> list[tuple[str, Case, str]]:
     """List strategy, case and mode of every run of the suite on this engine."""
     return [
@@ -102,42 +107,50 @@ def _belongs(text: str, strategy: Sync, case: Case, mode: str, *, thorough: bool
     return text == FIRST or case.name in (EXACT_CASES if strategy.exact else LOOSE_CASES)
 
 
-def folder_of(run: RunDir, strategy: str, case: Case, mode: str) -> RunDir:
+def folder_of(run: RunDir, group: Group, strategy: str, case: Case, mode: str) -> RunDir:
     """Return where a run of the suite is kept."""
-    return RunDir(run.path / f"{strategy.replace(':', '-')}-{case.name}-{mode}")
+    return RunDir(run.path / str(group) / f"{strategy.replace(':', '-')}-{case.name}-{mode}")
 
 
-def train_all(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
-    """Do every run as one rank, of those ranks that a run needs; return each one's record."""
+def world(engine: str) -> Group:
+    """Return the largest group of an engine that can split: the others are parts of it, and need no launch."""
+    return max((group for group in groups() if group.engine == engine), key=lambda group: group.size)
+
+
+def train_all(comm: Comm, job: Job, watch: Watch) -> dict[str, dict[str, Any]]:
+    """Do the runs of every group as one rank, of those ranks that a run needs; return each one's record."""
+    if "servers" not in comm.features:
+        group = Group(job.config.engine, job.config.workers, job.config.threads)
+        return {str(group): _train(group, {group.size: comm}, comm.rank, job, watch)}
+    sharing = sorted((group for group in groups() if group.engine == job.config.engine), key=lambda group: group.size)
+    parts = {size: comm.split(int(comm.rank >= size)) for size in range(1, comm.size + 1)}
+    return {str(group): _train(group, parts, comm.rank, job, watch) for group in sharing}
+
+
+def _train(group: Group, parts: dict[int, Comm], rank: int, job: Job, watch: Watch) -> dict[str, Any]:
+    """Do the runs of one group; `parts` are the first so many ranks."""
     records = {}
     known = strategies()
-    parts = {0: comm} if "servers" not in comm.features else _parts(comm, job.config.size)
-    for strategy, case, mode in runs(job.config.engine):
-        needs = known[strategy].num_servers()
-        if not known[strategy].requires <= comm.features or comm.rank >= job.config.size + needs:
+    for strategy, case, mode in runs(group.engine):
+        needs = group.size + known[strategy].num_servers()
+        if not known[strategy].requires <= group.features or rank >= needs:
             continue
-        comm_of_run = parts[needs]
-        run = folder_of(job.run, strategy, case, mode)
-        config = config_of(job.config, strategy, case, mode)
-        if comm.rank == 0:
+        run = folder_of(job.run, group, strategy, case, mode)
+        config = config_of(group, strategy, case, mode)
+        if rank == 0:
             open_run(run, config)
-        while job.config.engine != "sim" and not run.toml.is_file():  # virtual ranks take turns: no use in sleeping
-            time.sleep(0.005)  # servers that this group's workers do not need yet must not keep them from the cores
-        comm_of_run.barrier()
+        while group.engine != "sim" and not run.toml.is_file():  # virtual ranks take turns: no use in sleeping
+            time.sleep(0.005)  # ranks that this group's workers do not need yet must not keep them from the cores
+        parts[needs].barrier()
         try:
-            records[run.path.name] = train_rank(comm_of_run, Job(config, run), watch)
+            records[run.path.name] = train_rank(parts[needs], Job(config, run), watch)
         except Exception as error:
-            raise RuntimeError(f"{run.path.name} does not train on {comm_of_run.size} ranks") from error
+            raise RuntimeError(f"{run.path.name} does not train on {needs} ranks of {group}") from error
     return records
 
 
-def _parts(comm: Comm, workers: int) -> dict[int, Comm]:
-    """Return the workers' comm without servers, with one, and so on."""
-    return {servers: comm.split(int(comm.rank >= workers + servers)) for servers in range(MOST_SERVERS + 1)}
-
-
-def config_of(base: RunConfig, strategy: str, case: Case, mode: str) -> RunConfig:
-    """Describe a run of the suite in the group of `base`."""
-    group = {key: getattr(base, key) for key in ("engine", "workers", "threads")}
+def config_of(group: Group, strategy: str, case: Case, mode: str) -> RunConfig:
+    """Describe a run of the suite in a group."""
+    own = {"engine": group.engine, "workers": group.workers, "threads": group.threads}
     settings = {"lr": 0.05, "exact": mode == "exact", "dtype": "float32" if mode == "exact" else "float64"}
-    return make_config({**group, **settings, "task": f"{TINY}:{case.task}", "sync": strategy, **case.settings})
+    return make_config({**own, **settings, "task": f"{TINY}:{case.task}", "sync": strategy, **case.settings})

@@ -1,6 +1,7 @@
 """Every comm obeys the same laws, in groups of 1, 2, 3 and 5 ranks that the real launchers start."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -10,22 +11,26 @@ from shapes import Group, groups
 
 from manyhands import launch
 from manyhands.errors import UserError
+from manyhands.launch.ray_cluster import cluster
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 Results = Callable[[Group], list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Start a group once, and keep what each of its ranks found."""
+    """Start every group of an engine once, one after the other, and keep what each of its ranks found."""
     out = tmp_path_factory.mktemp("comm")
 
     @cache
-    def of(group: Group) -> list[dict[str, Any]]:
-        return group.launch(run_checks, out)
+    def of_engine(engine: str) -> dict[Group, list[dict[str, Any]]]:
+        own = [group for group in groups() if group.engine == engine]
+        largest = max(own, key=lambda group: group.size)
+        with cluster(largest.config(), largest.size) if engine == "ray" else nullcontext():  # Ray starts slowly
+            return {group: group.launch(run_checks, out) for group in own}
 
-    return of
+    return lambda group: of_engine(group.engine)[group]
 
 
 @pytest.mark.parametrize("label", ["bare", "traced"])

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from shapes import Group, groups
-from sync_cases import FIRST, MODES, MOST_SERVERS, Case, equals_serial, folder_of, runs, strategies, train_all
+from sync_cases import FIRST, MODES, MOST_SERVERS, Case, equals_serial, folder_of, runs, strategies, train_all, world
 
 from manyhands.record import RunDir
 
@@ -27,22 +27,22 @@ ROUND_OFF = 1e-12
 class Suite:
     """The runs of one group: where they are kept, and every rank's records."""
 
-    def __init__(self, run: RunDir, ranks: list[dict[str, Any]]) -> None:
-        self._run, self._ranks = run, ranks
+    def __init__(self, group: Group, run: RunDir, ranks: list[dict[str, Any]]) -> None:
+        self._group, self._run, self._ranks = group, run, ranks
 
     def records(self, strategy: str, case: Case, mode: str) -> list[dict[str, Any]]:
         """Return every rank's record of one run; servers have rank 0's."""
-        name = folder_of(self._run, strategy, case, mode).path.name
+        name = folder_of(self._run, self._group, strategy, case, mode).path.name
         return [records[name] for records in self._ranks if name in records]
 
     def weights(self, strategy: str, case: Case, mode: str) -> torch.Tensor:
         """Return the trained weights and statistics, one after the other."""
-        stored = load_file(folder_of(self._run, strategy, case, mode).model)
+        stored = load_file(folder_of(self._run, self._group, strategy, case, mode).model)
         return torch.cat([stored[name].flatten().double() for name in sorted(stored)])
 
     def losses(self, strategy: str, case: Case, mode: str) -> list[float]:
         """Return the loss of each step."""
-        lines = folder_of(self._run, strategy, case, mode).steps.read_text().splitlines()
+        lines = folder_of(self._run, self._group, strategy, case, mode).steps.read_text().splitlines()
         return [json.loads(line)["loss"] for line in lines]
 
 
@@ -51,14 +51,19 @@ Suites = Callable[[Group], Suite]
 
 @pytest.fixture(scope="session")
 def suites(tmp_path_factory: pytest.TempPathFactory) -> Suites:
-    """Start a group once for all its runs."""
+    """Start a group once for all its runs, and together with all those that can be parts of one."""
     out = tmp_path_factory.mktemp("sync")
 
     @cache
-    def of(group: Group) -> Suite:
+    def started(group: Group) -> list[dict[str, dict[str, Any]]]:
         # The launcher fixes the threads inside matrix products where it is told that bits matter.
         sync = f"parameter-server:servers={MOST_SERVERS}" if "servers" in group.features else "allreduce"
-        return Suite(RunDir(out / str(group)), group.launch(train_all, out, exact=True, sync=sync))
+        return group.launch(train_all, out, exact=True, sync=sync)
+
+    @cache
+    def of(group: Group) -> Suite:
+        start = world(group.engine) if "servers" in group.features else group
+        return Suite(group, RunDir(out / str(start)), [told[str(group)] for told in started(start)])
 
     return of
 

@@ -76,19 +76,15 @@ Ended = tuple[int | str | None, str]
 
 
 @pytest.fixture
-def run(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run `manyhands train` to its end: as a command, or in this process where its ranks are there too."""
+def run(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run `manyhands train` to its end, in this process; afterwards fail if any process of its is left."""
 
     def run(*options: str) -> Ended:
-        if "mpi" in options:
-            process = start(*COMMAND, *options)
-            _, stderr = process.communicate(timeout=60)
-            return process.returncode, stderr
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["manyhands", "train", *options])
         with pytest.raises(SystemExit) as ended:
             main()
-        return ended.value.code, capsys.readouterr().err
+        return ended.value.code, capfd.readouterr().err
 
     return run
 

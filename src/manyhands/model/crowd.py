@@ -193,5 +193,7 @@ def _mix(a: Floats, b: Floats, share: float) -> Floats:
 
 
 def _quantiles(samples: Floats, num: int) -> Floats:
-    """Return as many quantiles, evenly spread; of as many samples, the samples."""
+    """Return as many quantiles, evenly spread; of as many samples, which are in order, the samples."""
+    if num == len(samples):
+        return samples
     return np.quantile(samples, (np.arange(num) + 0.5) / num, method="hazen")
