@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from manyhands.errors import UserError
+from manyhands.record.reading import read_record
 from manyhands.record.simulation import Estimate
 
 
@@ -130,9 +130,4 @@ class AdviceDir:
 
     def read(self) -> AdviceRecord:
         """Return the record."""
-        try:
-            return AdviceRecord.model_validate_json(self.record.read_text())
-        except FileNotFoundError:
-            raise UserError(f"there is no advice in '{self.path}'") from None
-        except (OSError, ValidationError):
-            raise UserError(f"'{self.record}' is damaged: it is no advice") from None
+        return read_record(self.record, AdviceRecord, "advice")

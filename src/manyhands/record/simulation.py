@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from manyhands.errors import UserError
+from manyhands.record.reading import read_record
 from manyhands.record.virtual import Method as TrainingMethod
 from manyhands.record.virtual import VirtualPoint
 
@@ -253,12 +254,7 @@ class ValidationDir:
 
     def read(self) -> ValidationRecord:
         """Return the record."""
-        try:
-            return ValidationRecord.model_validate_json(self.record.read_bytes())
-        except FileNotFoundError:
-            raise UserError(f"there is no validation's record in '{self.path}'") from None
-        except (OSError, ValidationError):
-            raise UserError(f"'{self.record}' is damaged: it is no validation's record") from None
+        return read_record(self.record, ValidationRecord, "validation's record")
 
 
 def list_simulations(out: Path) -> list[SimulationDir]:
