@@ -18,7 +18,7 @@ from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, default_is
 from manyhands.cli.show import people, print_json, results
 from manyhands.errors import check
 from manyhands.record.simulation import LEDGER, Validation, ValidationRecord, read_validations
-from manyhands.record.texts import duration, with_bounds
+from manyhands.record.texts import duration, plus_minus, with_bounds
 
 if TYPE_CHECKING:
     from manyhands.lab.simulate import SimulationPulse
@@ -132,7 +132,7 @@ def _table(record: ValidationRecord) -> Table:
             with_bounds(row.predicted_ms, lambda ms: duration(ms / 1e3)),
             duration(row.median_ms / 1e3),
             f"{row.error_pct:+.1f} %",
-            f"±{row.noise_pct:.1f} %",
+            plus_minus(row.noise_pct),
             "held" if row.held else "missed",
         )
     return table

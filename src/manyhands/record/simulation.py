@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from manyhands.errors import UserError
 from manyhands.record.reading import read_record
@@ -204,8 +204,8 @@ class Validation(BaseModel):
     median_ms: float
     error_pct: float
     """By how much the prediction is above the median of the runs; below 0 where it is less."""
-    noise_pct: float
-    """Half the distance between the runs' quartiles, over their median."""
+    noise_pct: float | None
+    """Half the distance between the runs' quartiles, over their median; None of a single run, which tells nothing."""
     held: bool
     """Whether the median lies within the prediction's interval."""
     oversubscribed: bool
@@ -216,6 +216,12 @@ class Validation(BaseModel):
     machine: str
     calibrated: str
     versions: dict[str, str]
+
+    @field_validator("noise_pct")
+    @classmethod
+    def _of_several(cls, noise_pct: float | None, info: ValidationInfo) -> float | None:
+        """Take no noise from the older ledgers in which a single run has one of 0."""
+        return noise_pct if len(info.data.get("measured_ms", ())) > 1 else None
 
 
 class ValidationRecord(BaseModel):

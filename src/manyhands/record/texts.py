@@ -37,6 +37,12 @@ def percent(value: float | None, decimals: int = 1) -> str:
     return text if text == NOTHING else f"{text} %"
 
 
+def plus_minus(value: float | None) -> str:
+    """Write a percentage to either side: ±1.2 %."""
+    text = percent(value)
+    return text if text == NOTHING else f"±{text}"
+
+
 def times(value: float | None, decimals: int = 2) -> str:
     """Write a factor: 1.76×."""
     text = fixed(value, decimals)
