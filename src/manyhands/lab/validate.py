@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from manyhands import facts, launch, sync
+from manyhands import facts, launch, sync, tasks
 from manyhands.errors import check
 from manyhands.lab.cells import NEVER
 from manyhands.lab.folders import new_folder
@@ -19,9 +19,11 @@ from manyhands.lab.sim_asked import read_counts, read_syncs
 from manyhands.lab.sim_events import period_of
 from manyhands.lab.simulate import Observer, simulate
 from manyhands.launch.environment import outer_world
+from manyhands.launch.places import calibration_path
 from manyhands.record import Measure, write_atomically
+from manyhands.record.calibration import read_calibration
 from manyhands.record.simulation import LEDGER, SimulationRecord, SimulationRow, Validation, ValidationRecord
-from manyhands.request import resolve
+from manyhands.request import absolute, resolve
 from manyhands.sync.base import check_features
 from manyhands.tasks.load import check_not_importing
 
@@ -80,7 +82,7 @@ def validate(
     task: str,
     workers: str | Sequence[int],
     *,
-    engines: str | Sequence[str] = "threads,mpi",
+    engines: str | Sequence[str] = "",
     syncs: str | Sequence[str] = "allreduce",
     calibration: Path | None = None,
     batch_size: int | str | None = None,
@@ -96,13 +98,16 @@ def validate(
 ) -> ValidationRecord:
     """Predict every engine, strategy and number of workers on this host; then run each several times, in turn.
 
+    Without engines, those that the calibration has are meant.
+
     >>> validate("mlp", [1, 2], engines="threads", syncs="allreduce,local-sgd:period=8")  # doctest: +SKIP
     """
     check_not_importing()
     check(outer_world() is None, "validate starts its own workers; run it without mpiexec, srun or torchrun")
     check(repeats >= REPEATS, f"repeats must be at least {REPEATS}, or their median says little, got {repeats}")
     check(steps >= 0, f"steps must be at least 1, got {steps}")
-    counts, specs, chosen = read_counts(workers, "workers"), read_syncs(syncs), _read_engines(engines)
+    counts, specs = read_counts(workers, "workers"), read_syncs(syncs)
+    chosen = _read_engines(engines) if engines else _calibrated(task, calibration)
     for engine, spec, n in product(chosen, specs, counts):
         _check_runs(task, engine, spec, n)
     predict = {"calibration": calibration, "batch_size": batch_size, "batch_per_worker": batch_per_worker, "seed": seed}
@@ -144,6 +149,15 @@ def _read_engines(text: str | Sequence[str]) -> list[str]:
     names = [each.strip() for each in (text.split(",") if isinstance(text, str) else text)]
     found = list(dict.fromkeys(name for name in names if name))
     check(bool(found), "engines must name at least one, such as threads,mpi")
+    return found
+
+
+def _calibrated(task: str, given: Path | None) -> list[str]:
+    """Return the engines that the calibration has with this task."""
+    tasks.load(task)
+    known = read_calibration(given or calibration_path(), absolute(task), named=given is not None)
+    found = known.engines(absolute(task))
+    check(bool(found), f"no engine is calibrated with task '{task}'; run 'manyhands calibrate {task}'")
     return found
 
 

@@ -46,6 +46,23 @@ def test_errors_and_noise_are_those_of_the_median_run(validate: Validate, tmp_pa
     assert read_validations(tmp_path / "validations" / LEDGER) == found.rows
 
 
+@pytest.mark.parametrize("engines", [["threads", "mpi"], ["mpi"]])
+def test_the_engines_are_those_that_were_calibrated(validate: Validate, tmp_path: Path, engines: list[str]) -> None:
+    known = calibration(constant)
+    path = tmp_path / "some.json"
+    path.write_text(known.model_copy(update={"comms": {each: known.comms[each] for each in engines}}).model_dump_json())
+    found = validate(lambda repeat: 10.0, engines="", calibration=path)
+    assert [row.engine for row in found.rows] == engines
+
+
+def test_a_single_run_tells_no_noise(validate: Validate, tmp_path: Path) -> None:
+    (row,) = validate(lambda repeat: 10.0 if repeat == 0 else 0.0).rows
+    assert (row.measured_ms, row.noise_pct) == ([10.0], None)
+    older = row.model_dump_json().replace('"noise_pct":null', '"noise_pct":0.0')
+    (tmp_path / LEDGER).write_text(f"{older}\n")
+    assert read_validations(tmp_path / LEDGER) == [row]
+
+
 def test_a_prediction_that_comes_true_has_no_error_and_holds(validate: Validate) -> None:
     (before,) = validate(lambda repeat: 1.0).rows
     found = validate(lambda repeat: before.predicted_ms.value)
@@ -71,7 +88,7 @@ def test_runs_that_fail_are_told_and_never_counted(validate: Validate) -> None:
     [
         ({"repeats": 4}, "repeats must be at least 5"),
         ({"workers": [0]}, "workers must be from 1 to"),
-        ({"engines": ""}, "engines must name at least one"),
+        ({"engines": ","}, "engines must name at least one"),
         ({"engines": "thread"}, "did you mean 'threads'"),
         ({"syncs": "alreduce"}, "did you mean 'allreduce'"),
     ],
