@@ -39,6 +39,8 @@ class Asked:
     """What bounds the number of workers, in words."""
     batch_size: int
     """The task's own."""
+    most_replicas: int
+    """For which there is memory, where a strategy is inexact, so that n workers are trained as n replicas."""
     max_cost: float | None
     max_epochs: int
     cluster_name: str
