@@ -112,7 +112,7 @@ def advise(
     show(record, people if json else results)
     if record.status == "interrupted":
         _say("stopped: this is what was known until then")
-    _say(f"kept in {out / record.id}")
+    _say(f"kept in {out / record.id}; to draw it: manyhands report {shlex.quote(str(out / record.id))}")
     if json:
         print_json(record.model_dump_json())
     if record.status == "interrupted":
@@ -137,6 +137,8 @@ def show(record: AdviceRecord, console: Console) -> None:
     tell(f"\n{record.noise}")
     for sentence in record.next:
         tell(sentence)
+    for sentence in record.doubts:
+        tell(f"doubtful: {sentence}")
     tell(f"\n{record.considered:,} ways were looked at.")
     for sentence in record.measured:
         tell(f"  {sentence}")

@@ -17,7 +17,8 @@ def figure(value: float, digits: int = 3) -> str:
         return NOTHING
     if value == 0:
         return "0"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # of the rounded number: 9.996 is 10.0
+    decimals = max(0, digits - 1 - exponent)
     return f"{value:,.{min(decimals, 9)}f}"
 
 
