@@ -93,9 +93,9 @@ class _Said:
         self._phase, self._tenths, self._moment_s = "", 0, time.monotonic()
 
     def __call__(self, phase: str, done: float, total: float | None, now: str, *, line: bool = False) -> None:
-        if phase != self._phase:
-            self._phase, self._tenths = phase, 0
         tenths = int(10 * done / total) if total else 0
+        if phase != self._phase or tenths < self._tenths:
+            self._phase, self._tenths = phase, 0
         if line or tenths > self._tenths or time.monotonic() - self._moment_s > LINE_S:
             self._tenths, self._moment_s = tenths, time.monotonic()
             people.print(f"{_percent(done, total)}{now}", markup=False, soft_wrap=True)

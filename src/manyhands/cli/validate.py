@@ -88,7 +88,7 @@ def validate(
             observe=lambda pulse: tell(
                 "running", pulse.done, pulse.total, _rest(pulse), line=pulse.measure is not None
             ),
-            observe_prediction=lambda pulse: tell("predicting", pulse.done, pulse.total, pulse.sync),
+            observe_prediction=lambda pulse: tell("predicting", pulse.done, pulse.total, f"predicting {pulse.sync}"),
             say=lambda sentence: _say(f"warning: {sentence}"),
         )
     show(record, people if json else results)

@@ -1,6 +1,5 @@
 """Advise how to reach an accuracy soonest: which engine, strategy, workers and batch, what it costs, and why."""
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from manyhands.lab.advise_rank import Book, Way, affordable, confirm, ways
 from manyhands.lab.advise_record import make_record
 from manyhands.lab.advise_search import batches, candidates
 from manyhands.lab.advise_train import SEEDS, Law, Recipe, Trainer, TrainingPulse, known_from, most_replicas
-from manyhands.lab.folders import new_folder
+from manyhands.lab.folders import kept_if_used
 from manyhands.lab.noise_scale import CriticalBatch, critical_batch, noise_scale
 from manyhands.lab.sim_asked import check_batch, find_cluster
 from manyhands.lab.sim_predict import Predictor
@@ -111,16 +110,12 @@ def advise(
         until_s=begun + budget_s,
         command=command,
     )
-    folder = None if out is None else AdviceDir(new_folder(out, task))
-    try:
-        record = _Adviser(asked, observe).advise(folder.path.name if folder else "")
-    except BaseException:
-        if folder is not None:
-            with contextlib.suppress(OSError):
-                folder.path.rmdir()
-        raise
-    if folder is not None:
-        write_atomically(folder.record, record.model_dump_json(indent=2) + "\n")
+    adviser = _Adviser(asked, observe)
+    if out is None:
+        return adviser.advise("")
+    with kept_if_used(out, task) as folder:
+        record = adviser.advise(folder.name)
+        write_atomically(AdviceDir(folder).record, record.model_dump_json(indent=2) + "\n")
     return record
 
 

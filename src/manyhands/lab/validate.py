@@ -11,9 +11,9 @@ from typing import Any, Literal
 import numpy as np
 
 from manyhands import facts, launch, sync, tasks
-from manyhands.errors import check
+from manyhands.errors import UserError, check
 from manyhands.lab.cells import NEVER
-from manyhands.lab.folders import new_folder
+from manyhands.lab.folders import kept_if_used
 from manyhands.lab.measure import measure
 from manyhands.lab.sim_asked import read_counts, read_syncs
 from manyhands.lab.sim_events import period_of
@@ -110,33 +110,45 @@ def validate(
     chosen = _read_engines(engines) if engines else _calibrated(task, calibration)
     for engine, spec, n in product(chosen, specs, counts):
         _check_runs(task, engine, spec, n)
-    predict = {"calibration": calibration, "batch_size": batch_size, "batch_per_worker": batch_per_worker, "seed": seed}
-    predictions = []
-    for engine in chosen:
-        found = simulate(
-            task,
-            workers=counts,
-            syncs=specs,
-            engine=engine,
-            command=command,
-            observe=observe_prediction,
-            say=say if engine == chosen[0] else lambda sentence: None,
-            **predict,  # type: ignore[arg-type]
-        )
-        if found.status == "interrupted":
-            raise KeyboardInterrupt
-        predictions.append(found)
-    folder = new_folder(out, task)
-    for prediction in predictions:
-        write_atomically(folder / f"prediction-{prediction.engine}.json", prediction.model_dump_json(indent=2) + "\n")
-    cases = [Case(found.engine, row, found, steps or _steps(row)) for found in predictions for row in found.rows]
-    measures, status = _measure_all(task, cases, repeats, folder, observe)
-    record = _record(folder.name, command, cases, measures, status)
-    write_atomically(folder / "validation.json", record.model_dump_json(indent=2) + "\n")
-    if status == "complete":
-        with open(out / LEDGER, "a") as ledger:
-            ledger.writelines(f"{row.model_dump_json()}\n" for row in record.rows)
+    given = {"calibration": calibration, "batch_size": batch_size, "batch_per_worker": batch_per_worker, "seed": seed}
+    options = {**given, "workers": counts, "syncs": specs, "command": command, "observe": observe_prediction}
+    with kept_if_used(out, task) as folder:
+        predictions = _predict(task, chosen, options, say)
+        for found in predictions:
+            write_atomically(folder / f"prediction-{found.engine}.json", found.model_dump_json(indent=2) + "\n")
+        cases = [Case(found.engine, row, found, steps or _steps(row)) for found in predictions for row in found.rows]
+        measures, status = _measure_all(task, cases, repeats, folder, observe)
+        record = _record(folder.name, command, cases, measures, status)
+        write_atomically(folder / "validation.json", record.model_dump_json(indent=2) + "\n")
+        if status == "complete":
+            _add(out / LEDGER, record.rows)
     return record
+
+
+def _predict(
+    task: str, engines: Sequence[str], options: dict[str, Any], say: Callable[[str], None]
+) -> list[SimulationRecord]:
+    """Predict every engine; what there is to say of the machine is said once."""
+    found = []
+    for engine in engines:
+        told = say if engine == engines[0] else lambda sentence: None
+        prediction = simulate(task, engine=engine, say=told, **options)
+        if prediction.status == "interrupted":
+            raise KeyboardInterrupt
+        found.append(prediction)
+    return found
+
+
+def _add(ledger: Path, rows: Sequence[Validation]) -> None:
+    """Add to the ledger; what a validation that was killed left of a line is cut off first."""
+    try:
+        with open(ledger, "ab+") as file:
+            file.seek(0)
+            whole, newline, _ = file.read().rpartition(b"\n")
+            file.truncate(len(whole) + len(newline))
+            file.writelines(f"{row.model_dump_json()}\n".encode() for row in rows)
+    except OSError as error:
+        raise UserError(f"cannot write to '{ledger}': {error.strerror}") from None
 
 
 def _steps(row: SimulationRow) -> int:

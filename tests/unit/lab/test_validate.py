@@ -70,6 +70,40 @@ def test_a_prediction_that_comes_true_has_no_error_and_holds(validate: Validate)
     assert (found.held, found.of) == (1, 1)
 
 
+def test_a_line_that_was_cut_off_is_replaced_and_no_other(validate: Validate, tmp_path: Path) -> None:
+    ledger = tmp_path / "validations" / LEDGER
+    (first,) = validate(lambda repeat: 10.0).rows
+    whole = ledger.read_bytes()
+    for left in (b"", b"{", whole[:-1]):
+        ledger.write_bytes(whole + left)
+        (again,) = validate(lambda repeat: 11.0).rows
+        assert read_validations(ledger) == [first, again]
+    ledger.write_bytes(b"{")
+    (alone,) = validate(lambda repeat: 12.0).rows
+    assert read_validations(ledger) == [alone]
+
+
+def test_what_cannot_be_kept_is_said_before_anything_is_predicted(
+    validate: Validate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(module, "simulate", lambda *given, **options: pytest.fail("something was predicted"))
+    with pytest.raises(UserError, match="cannot write to --out"):
+        validate(lambda repeat: 10.0, out=tmp_path / "file" / "in it")
+
+
+def test_a_prediction_that_is_stopped_leaves_no_folder(
+    validate: Validate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*given: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "simulate", stop)
+    with pytest.raises(KeyboardInterrupt):
+        validate(lambda repeat: 10.0)
+    assert not list((tmp_path / "validations").iterdir())
+
+
 def test_the_ledger_grows(validate: Validate, tmp_path: Path) -> None:
     for _ in range(2):
         validate(lambda repeat: 10.0, workers=[1, 2])
