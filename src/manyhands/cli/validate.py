@@ -92,11 +92,13 @@ def validate(
             say=lambda sentence: _say(f"warning: {sentence}"),
         )
     show(record, people if json else results)
+    folder = out / record.id
     if record.status == "interrupted":
         _say("stopped: what was measured until then is kept, but not counted")
+        _say(f"kept in {folder}; to draw it: manyhands report {shlex.quote(str(folder))}")
     else:
         _say(_so_far(read_validations(out / LEDGER)))
-    _say(f"kept in {out / record.id}; to draw all validations: manyhands report {shlex.quote(str(out))}")
+        _say(f"kept in {folder}; to draw all validations: manyhands report {shlex.quote(str(out))}")
     if json:
         print_json(record.model_dump_json())
     if record.status == "interrupted":

@@ -15,7 +15,7 @@ from manyhands.errors import UserError, check
 from manyhands.lab.cells import NEVER
 from manyhands.lab.folders import kept_if_used
 from manyhands.lab.measure import measure
-from manyhands.lab.sim_asked import read_counts, read_syncs
+from manyhands.lab.sim_asked import SUCH_HOSTS, read_counts, read_syncs
 from manyhands.lab.sim_events import period_of
 from manyhands.lab.simulate import Observer, simulate
 from manyhands.launch.environment import outer_world
@@ -191,11 +191,22 @@ def _measure_all(
             observe(ValidationPulse(case, i, total))
             timeout_s = TIMEOUT_S + 10 * case.steps * case.row.step_ms.value / 1e3
             run = measure(task, case.options, folder / "runs", timeout_s=timeout_s, cell=case.key, repeat=repeat)
+            _check_hosts(case, run)
             found.append(run)
             observe(ValidationPulse(case, i + 1, total, run))
     except KeyboardInterrupt:
         return found, "interrupted"
     return found, "complete"
+
+
+def _check_hosts(case: Case, run: Measure) -> None:
+    """Refuse to hold predictions for several hosts against ranks that share one."""
+    between_hosts = case.predicted.cluster == SUCH_HOSTS and case.row.workers + case.row.servers > 1
+    check(
+        run.hosts > 1 or bool(run.failed) or not between_hosts,
+        "the calibration is of links between hosts, but mpiexec started all ranks on this one; name several, as in "
+        "HYDRA_HOST_FILE, or give a calibration of this host",
+    )
 
 
 def _in_turn(cases: Sequence[Case], repeats: int) -> Iterator[tuple[int, Case]]:

@@ -104,6 +104,17 @@ def test_a_prediction_that_is_stopped_leaves_no_folder(
     assert not list((tmp_path / "validations").iterdir())
 
 
+def test_a_calibration_between_hosts_is_not_held_against_ranks_of_one(validate: Validate, tmp_path: Path) -> None:
+    known = calibration(constant)
+    apart = {"mpi": known.comms["mpi"].model_copy(update={"hosts": 2, "model": "mpich-hosts"})}
+    path = tmp_path / "hosts.json"
+    path.write_text(known.model_copy(update={"comms": apart}).model_dump_json())
+    with pytest.raises(UserError, match="of links between hosts, but mpiexec started all ranks on this one"):
+        validate(lambda repeat: 10.0, engines="", workers=[2], calibration=path)
+    assert validate(lambda repeat: 10.0, engines="", workers=[1], calibration=path).rows
+    assert len(read_validations(tmp_path / "validations" / LEDGER)) == 1
+
+
 def test_the_ledger_grows(validate: Validate, tmp_path: Path) -> None:
     for _ in range(2):
         validate(lambda repeat: 10.0, workers=[1, 2])
