@@ -4,12 +4,16 @@ import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from manyhands.config import make_config, read_toml
 from manyhands.errors import UserError
-from manyhands.record import RunDir, RunRecord, find_run, list_runs, new_id, open_run, write_atomically
+from manyhands.record import RunDir, RunRecord, SweepDir, find_run, list_runs, new_id, open_run, write_atomically
+from manyhands.record.advice import AdviceDir
+from manyhands.record.papers import ReproductionDir
+from manyhands.record.simulation import SimulationDir, ValidationDir
 
 
 def _opened(out: Path, name: str, **settings: object) -> RunDir:
@@ -160,3 +164,17 @@ def test_threads_that_write_the_same_file_leave_a_whole_one_at_every_moment(tmp_
 def _write_often(file: Path, text: str) -> None:
     for _ in range(50):
         write_atomically(file, text)
+
+
+KINDS = (AdviceDir, ReproductionDir, SimulationDir, SweepDir, ValidationDir)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_that_is_missing_or_damaged_is_said_in_one_sentence(kind: Any, tmp_path: Path) -> None:
+    folder = kind(tmp_path)
+    with pytest.raises(UserError, match=f"there is no .* in '{tmp_path}'"):
+        folder.read()
+    for text in (b"", b"{", b'{"id": 3}', b"\xff\xfe"):
+        folder.record.write_bytes(text)
+        with pytest.raises(UserError, match=f"'{folder.record}' is damaged: it is no "):
+            folder.read()

@@ -2,20 +2,19 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from manyhands.cli.calibrate import CALIBRATION_OPTION
 from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, default_is
-from manyhands.cli.show import people, print_json, results
+from manyhands.cli.show import meter, people, print_json, results
 from manyhands.errors import check
 from manyhands.record.advice import AdviceRecord, AdviceRow
 from manyhands.record.texts import duration, figure, with_bounds, workers_name
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 OUT = Path("advice")
 WIDE = 200
 """Columns of a table that goes to a file."""
-LINE_S = 10.0
-"""Seconds between two lines about progress, where there is no terminal."""
 
 
 def advise(
@@ -95,7 +92,7 @@ def advise(
 
     check(bool(task), "which task? for example: manyhands advise mlp --target-accuracy 0.9")
     check(target_accuracy is not None, "which accuracy? for example: --target-accuracy 0.9")
-    with _progress() as observe, redirect_stdout(sys.stderr):
+    with meter() as tell, redirect_stdout(sys.stderr):
         record = find(
             task,
             target_accuracy or 0.0,
@@ -109,13 +106,13 @@ def advise(
             max_epochs=max_epochs,
             out=out,
             command=shlex.join(["manyhands", *sys.argv[1:]]),
-            observe=observe,
+            observe=lambda pulse: tell("advising", 0, None, _doing(pulse)),
             say=lambda sentence: _say(f"warning: {sentence}"),
         )
     show(record, people if json else results)
     if record.status == "interrupted":
         _say("stopped: this is what was known until then")
-    _say(f"kept in {out / record.id}")
+    _say(f"kept in {out / record.id}; to draw it: manyhands report {shlex.quote(str(out / record.id))}")
     if json:
         print_json(record.model_dump_json())
     if record.status == "interrupted":
@@ -140,6 +137,8 @@ def show(record: AdviceRecord, console: Console) -> None:
     tell(f"\n{record.noise}")
     for sentence in record.next:
         tell(sentence)
+    for sentence in record.doubts:
+        tell(f"doubtful: {sentence}")
     tell(f"\n{record.considered:,} ways were looked at.")
     for sentence in record.measured:
         tell(f"  {sentence}")
@@ -177,28 +176,6 @@ def _name(row: AdviceRow) -> str:
 
 def _say(sentence: str) -> None:
     people.print(sentence, markup=False, soft_wrap=True)
-
-
-@contextmanager
-def _progress() -> "Iterator[Callable[[AdvicePulse], None]]":
-    """Show what is being done: live on a terminal, elsewhere a line now and then."""
-    if not people.is_terminal:
-        import time
-
-        said_s = time.monotonic()
-
-        def tell(pulse: "AdvicePulse") -> None:
-            nonlocal said_s
-            if time.monotonic() - said_s > LINE_S:
-                said_s = time.monotonic()
-                _say(_doing(pulse))
-
-        yield tell
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=people, transient=True) as bars:
-        bar = bars.add_task("starting", total=None)
-        yield lambda pulse: bars.update(bar, description=escape(_doing(pulse)))
 
 
 def _doing(pulse: "AdvicePulse") -> str:

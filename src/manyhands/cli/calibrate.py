@@ -1,27 +1,22 @@
 """`manyhands calibrate`: measure this machine, so that `simulate` and `advise` know what they talk about."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, TextColumn
-from rich.progress import Progress as Bars
 from rich.table import Table
 
 from manyhands.cli.options import JSON_OPTION, default_is
-from manyhands.cli.show import people, print_json, results
+from manyhands.cli.show import meter, people, print_json, results
 from manyhands.launch.places import calibration_path
 from manyhands.record.calibration import Calibration, CommCosts, TaskCosts
+from manyhands.record.texts import figure
 from manyhands.request import absolute
-
-if TYPE_CHECKING:
-    from manyhands.lab.calibrate import Progress
 
 ENGINES = "threads,mpi"
 BUDGET = "60s"
@@ -74,14 +69,14 @@ def calibrate(
     path = calibration or calibration_path()
     names = tasks or [TASK]
     chosen = [each.strip() for each in engines.split(",") if each.strip()]
-    with _progress() as observe, redirect_stdout(sys.stderr):
+    with meter() as tell, redirect_stdout(sys.stderr):
         found = measure(
             names,
             path=path,
             engines=chosen,
             ranks=ranks,
             budget_s=parse_duration(budget),
-            observe=observe,
+            observe=lambda progress: tell("calibrating", progress.done, 1.0, progress.label),
             say=lambda sentence: people.print(f"warning: {sentence}", markup=False, soft_wrap=True),
         )
     show(found, [absolute(name) for name in names], chosen, people if json else results)
@@ -97,7 +92,11 @@ def show(found: Calibration, names: Sequence[str], engines: Sequence[str], conso
         costs = found.tasks[name]
         many = f"{costs.parameters:,} parameters, batch {costs.batch_size:,}"
         _print(console, f"{Path(name).name}: a step of one worker, ms ({many})", _steps(found, costs))
-    _print(console, "calls between ranks", _calls([found.comms[engine] for engine in engines]))
+    _print(
+        console,
+        "calls between ranks (in a cluster file: latency_us, gigabit_per_s)",
+        _calls([found.comms[engine] for engine in engines]),
+    )
 
 
 def _steps(found: Calibration, costs: TaskCosts) -> Table:
@@ -124,7 +123,7 @@ def _steps(found: Calibration, costs: TaskCosts) -> Table:
 def _calls(comms: Sequence[CommCosts]) -> Table:
     """Make the table of what fits the engines' calls best."""
     table = Table(box=None, padding=(0, 1, 0, 0))
-    headings = ("engine", "ranks", "α latency", "1/β rate", "1/γ adding", "error of the fit", "of formulas for")
+    headings = ("engine", "ranks", "α latency", "1/β bandwidth", "1/γ adding", "error of the fit", "of formulas for")
     for heading in headings:
         table.add_column(heading, justify="left" if heading in (headings[0], headings[-1]) else "right", no_wrap=True)
     for each in comms:
@@ -135,38 +134,22 @@ def _calls(comms: Sequence[CommCosts]) -> Table:
             each.engine,
             ", ".join(map(str, counts)),
             f"{each.latency_us:.1f} µs",
-            f"{each.gigabyte_per_s:.3g} GB/s",
-            f"{each.reduce_gigabyte_per_s:.3g} GB/s",
+            _rate(each.gigabyte_per_s),
+            _rate(each.reduce_gigabyte_per_s),
             f"{each.error_pct:.0f} %",
             fitted,
         )
     return table
 
 
+def _rate(gigabyte_per_s: float) -> str:
+    """Write a rate as cluster files have it."""
+    from manyhands.lab.calibration_fits import FASTEST  # slow to import, but it has measured already
+
+    return f"{figure(8 * gigabyte_per_s)} Gb/s" if gigabyte_per_s < FASTEST else "too fast to tell"
+
+
 def _print(console: Console, title: str, table: Table) -> None:
     console.print(f"\n{title}", markup=False, soft_wrap=True)
     to = console if console.is_terminal else Console(file=console.file, width=WIDE, highlight=False)
     to.print(table, soft_wrap=False)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[["Progress"], None]]:
-    """Draw one bar over the whole calibration on a terminal; elsewhere print a line for each part."""
-    if not people.is_terminal:
-        said: set[str] = set()
-
-        def tell(progress: "Progress") -> None:
-            if progress.label not in said:
-                said.add(progress.label)
-                people.print(f"{100 * progress.done:3.0f} % {progress.label}", markup=False, soft_wrap=True)
-
-        yield tell
-        return
-    columns = (
-        TextColumn("calibrating"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.percentage:.0f} % {task.fields[now]}"),
-    )
-    with Bars(*columns, console=people) as bars:
-        bar = bars.add_task("", total=1.0, now="starting")
-        yield lambda progress: bars.update(bar, completed=progress.done, now=escape(progress.label))

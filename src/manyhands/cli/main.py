@@ -5,6 +5,9 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 import typer
 
@@ -43,21 +46,38 @@ def make_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.command("train")(train.train)
-    app.command("verify")(verify.verify)
-    app.command("crossval")(crossval.crossval)
-    app.command("scale")(scale.scale)
-    app.command("report")(report.report)
-    app.command("profile")(profile.profile)
-    app.command("reproduce")(reproduce.reproduce)
-    app.command("calibrate")(calibrate.calibrate)
-    app.command("simulate")(simulate.simulate)
-    app.command("validate")(validate.validate)
-    app.command("advise")(advise.advise)
+    commands = (
+        train.train,
+        verify.verify,
+        crossval.crossval,
+        scale.scale,
+        report.report,
+        profile.profile,
+        reproduce.reproduce,
+        calibrate.calibrate,
+        simulate.simulate,
+        validate.validate,
+        advise.advise,
+    )
+    for command in commands:
+        app.command(command.__name__)(_stoppable(command))
     app.add_typer(runs.app, name="runs")
     app.command("syncs")(syncs.syncs)
     app.command("doctor")(doctor.doctor)
     return app
+
+
+def _stoppable(command: Callable[..., None]) -> Callable[..., None]:
+    """Pass Ctrl-C on to `main`: typer would end the command without a word."""
+
+    @wraps(command)
+    def run(*given: Any, **options: Any) -> None:
+        try:
+            command(*given, **options)
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+
+    return run
 
 
 def main() -> None:

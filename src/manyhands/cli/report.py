@@ -1,4 +1,4 @@
-"""`manyhands report`: draw the report of what was stored: sweeps, runs, simulations, validations."""
+"""`manyhands report`: draw the report of what was stored: sweeps, runs, simulations, validations, advice."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,16 +11,17 @@ from manyhands.cli.options import default_is
 from manyhands.cli.show import people, results
 from manyhands.errors import UserError, check, unknown
 from manyhands.record import RunDir, SweepDir, list_runs, list_sweeps
+from manyhands.record.advice import AdviceDir, list_advice
 from manyhands.record.simulation import LEDGER, SimulationDir, ValidationDir, list_simulations, list_validations
 
 if TYPE_CHECKING:
     from manyhands.report.files import Source
 
 SWEEPS, RUNS, REPORTS = Path("scales"), Path("runs"), Path("reports")
-SIMULATIONS, VALIDATIONS = Path("simulations"), Path("validations")
-Stored = SweepDir | RunDir | SimulationDir | ValidationDir
+SIMULATIONS, VALIDATIONS, ADVICE = Path("simulations"), Path("validations"), Path("advice")
+Stored = SweepDir | RunDir | SimulationDir | ValidationDir | AdviceDir
 FORMATS = ("html", "markdown", "csv", "png")
-RECORDS = ("sweep.json", "record.json", "run.toml", "simulation.json", "validation.json")
+RECORDS = ("sweep.json", "record.json", "run.toml", "simulation.json", "validation.json", "advice.json")
 """Files that stand for the folder that they are in."""
 
 
@@ -33,10 +34,10 @@ class Found(NamedTuple):
 
 
 TO_HELP = "Folder for the files." + default_is(f"that of the record; for several runs, one under {REPORTS}")
-OUT_HELP = "Folder of all that was stored." + default_is(f"{SWEEPS}, {RUNS}, {SIMULATIONS} and {VALIDATIONS}")
+OUT_HELP = "Folder of all that was stored." + default_is(f"{SWEEPS}, {RUNS}, {SIMULATIONS}, {VALIDATIONS} and {ADVICE}")
 WHAT_HELP = (
-    "Sweeps, runs, simulations or validations: ids, unique parts of ids, folders, or 'last' for the newest run; "
-    f"'{VALIDATIONS}' for all validations." + default_is("the newest sweep")
+    "Sweeps, runs, simulations, validations or advice: ids, unique parts of ids, folders, or 'last' for the newest "
+    f"run; '{VALIDATIONS}' for all validations." + default_is("the newest sweep")
 )
 FORMAT_HELP = (
     "html writes all files, png the pictures; markdown and csv go to stdout, for pasting, unless there is --to."
@@ -51,7 +52,7 @@ def report(
 ) -> None:
     """Draw reports from what was stored: one HTML page that needs no network, Markdown, CSV, pictures.
 
-    Each sweep, simulation and validation has a page of its own; runs come together on one.
+    Each sweep, simulation, validation and piece of advice has a page of its own; runs come together on one.
 
     Example: manyhands report --format markdown >> README.md
 
@@ -131,6 +132,7 @@ def _find(names: Sequence[str], out: Path | None) -> Found:
         return Found([sweeps[-1]], [])
     runs = list_runs(out or RUNS)
     known: list[Stored] = [*sweeps, *runs, *list_simulations(out or SIMULATIONS), *list_validations(out or VALIDATIONS)]
+    known += list_advice(out or ADVICE)
     found = Found([], [])
     for name in names:
         one = _path(Path(name)) or _named(name, known, runs)
@@ -146,7 +148,7 @@ def _path(path: Path) -> "Source | RunDir | None":
     if path.suffix == ".jsonl" and path.is_file():
         return path
     folder = path.parent if path.name in RECORDS else path
-    for kind in (SweepDir, SimulationDir, ValidationDir, RunDir):
+    for kind in (SweepDir, SimulationDir, ValidationDir, AdviceDir, RunDir):
         if kind(folder).record.is_file():
             return kind(folder)
     if RunDir(folder).toml.is_file():
@@ -156,15 +158,22 @@ def _path(path: Path) -> "Source | RunDir | None":
     if simulations := list_simulations(path):
         people.print(f"the newest of {len(simulations)} simulations in '{path}'", markup=False, soft_wrap=True)
         return simulations[-1]
+    if advice := list_advice(path):
+        people.print(f"the newest of {len(advice)} pieces of advice in '{path}'", markup=False, soft_wrap=True)
+        return advice[-1]
     if list_validations(path):
         raise UserError(f"'{path}' has no {LEDGER}: no validation was completed yet; name one that was stopped")
     if path.exists():
-        names = "sweep.json, record.json, simulation.json or validation.json"
+        names = "sweep.json, record.json, simulation.json, validation.json or advice.json"
         raise UserError(f"there is nothing to report in '{path}': it has no {names}, and no {LEDGER}")
     return None
 
 
-HINTS = {"validations": "manyhands validate mlp --workers 1,2", "simulations": "manyhands simulate mlp --nodes 1,2,4"}
+HINTS = {
+    "validations": "manyhands validate mlp --workers 1,2",
+    "simulations": "manyhands simulate mlp --nodes 1,2,4",
+    "advice": "manyhands advise mlp --target-accuracy 0.9",
+}
 """What makes the folders that people name before there are any."""
 
 
@@ -175,15 +184,15 @@ def _named(name: str, known: list[Stored], runs: list[RunDir]) -> Stored:
     exact = [each for each in known if name == each.path.name]
     found = exact or [each for each in known if name in each.path.name]
     check(len(found) <= 1, f"'{name}' fits {len(found)} of what is stored here; give more of the id")
-    hint = HINTS.get(name.rstrip("/"))
-    check(bool(found) or not hint, f"there are no {name.rstrip('/')} here yet; try: {hint}")
+    hint, be = HINTS.get(name.rstrip("/")), "are" if name.rstrip("/").endswith("s") else "is"
+    check(bool(found) or not hint, f"there {be} no {name.rstrip('/')} here yet; try: {hint}")
     check(bool(known), f"there is no '{name}', and nothing else to report here; try: manyhands scale strong mlp")
     if not found:
-        unknown("sweep, run, simulation or validation", name, _newest(known))
+        unknown("sweep, run, simulation, validation or advice", name, _newest(known))
     return found[0]
 
 
 def _newest(known: list[Stored]) -> list[str]:
     """Return the last names of each kind."""
-    kinds = (SweepDir, RunDir, SimulationDir, ValidationDir)
+    kinds = (SweepDir, RunDir, SimulationDir, ValidationDir, AdviceDir)
     return [each.path.name for kind in kinds for each in [k for k in known if isinstance(k, kind)][-3:]]

@@ -1,12 +1,14 @@
 """What people see, on stderr: the progress bar and tables; and what goes to stdout."""
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import final
+from typing import Protocol, final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from manyhands.launch.base import Observer
@@ -19,6 +21,9 @@ people = Console(stderr=True, highlight=False)
 
 results = Console(highlight=False, soft_wrap=True)
 """Where results go."""
+
+LINE_S = 10.0
+"""Seconds after which a log is told again how far a command is."""
 
 
 def print_json(text: str) -> None:
@@ -51,6 +56,53 @@ class _Lines:
         if tenths > self._tenths:
             self._tenths = tenths
             people.print(f"{self._label} step {p.step}/{p.steps} {_rest(p)}", markup=False, soft_wrap=True)
+
+
+class Tell(Protocol):
+    """Shows how far a phase of a command is, and what is being done."""
+
+    def __call__(self, phase: str, done: float, total: float | None, now: str, *, line: bool = False) -> None:
+        """Show it; `line` asks for a line of its own where there is no bar."""
+
+
+@contextmanager
+def meter() -> Iterator[Tell]:
+    """Draw a bar on a terminal; elsewhere print a line at every tenth of a phase, and when long nothing was said."""
+    if not people.is_terminal:
+        yield _Said()
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[now]}"))
+    with Progress(*columns, TimeRemainingColumn(), TimeElapsedColumn(), console=people, transient=True) as bars:
+        bar, before = bars.add_task("starting", total=None, now=""), ""
+
+        def draw(phase: str, done: float, total: float | None, now: str, *, line: bool = False) -> None:
+            nonlocal before
+            if phase != before:  # one phase tells nothing about how long the next takes
+                before = phase
+                bars.reset(bar, description=phase)
+            bars.update(bar, completed=done, total=total, now=escape(f"{_percent(done, total)}{now}"))
+
+        yield draw
+
+
+@final
+class _Said:
+    """Lines about how far a command is, for logs."""
+
+    def __init__(self) -> None:
+        self._phase, self._tenths, self._moment_s = "", 0, time.monotonic()
+
+    def __call__(self, phase: str, done: float, total: float | None, now: str, *, line: bool = False) -> None:
+        tenths = int(10 * done / total) if total else 0
+        if phase != self._phase or tenths < self._tenths:
+            self._phase, self._tenths = phase, 0
+        if line or tenths > self._tenths or time.monotonic() - self._moment_s > LINE_S:
+            self._tenths, self._moment_s = tenths, time.monotonic()
+            people.print(f"{_percent(done, total)}{now}", markup=False, soft_wrap=True)
+
+
+def _percent(done: float, total: float | None) -> str:
+    return f"{100 * done / total:3.0f} % " if total else ""
 
 
 def _bar() -> Progress:

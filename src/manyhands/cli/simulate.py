@@ -4,20 +4,19 @@ import gc
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, final
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from manyhands.cli.calibrate import CALIBRATION_OPTION
 from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, config_options, default_is
-from manyhands.cli.show import people, print_json, results
+from manyhands.cli.show import Tell, meter, people, print_json, results
 from manyhands.cli.simulate_train import trained_columns, trained_sentences, trained_title
 from manyhands.config import RunConfig
 from manyhands.errors import check
@@ -115,7 +114,7 @@ def simulate(
     asked = {"target_accuracy": target_accuracy, **options}
     alone = [name for name, value in asked.items() if value is not None and not train]
     check(not alone, f"--{alone[0].replace('_', '-') if alone else ''} belongs to --train; add it")
-    with _progress() as observe, redirect_stdout(sys.stderr):
+    with meter() as tell, redirect_stdout(sys.stderr):
         record = predict(
             task,
             nodes,
@@ -133,7 +132,7 @@ def simulate(
             calibration=calibration,
             out=out,
             command=shlex.join(["manyhands", *sys.argv[1:]]),
-            observe=observe,
+            observe=_shown(tell),
             say=lambda sentence: _say(f"warning: {sentence}"),
         )
     show(record, people if json else results)
@@ -263,45 +262,18 @@ def _say(sentence: str) -> None:
     people.print(sentence, markup=False, soft_wrap=True)
 
 
-@contextmanager
-def _progress() -> "Iterator[Callable[[SimulationPulse], None]]":
-    """Draw a bar on a terminal, first of the predictions and then of the trainings; elsewhere print lines."""
-    if not people.is_terminal:
-        yield _Lines()
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.percentage:.0f} % {task.fields[now]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=people, transient=True) as bars:
-        bar = bars.add_task("simulating", total=None, now="")
-        trains = False
+def _shown(tell: Tell) -> "Callable[[SimulationPulse], None]":
+    """Show the predictions, then the trainings; a long one gets a line of its own as soon as its time is known."""
+    announced = ("", 0)
 
-        def draw(pulse: "SimulationPulse") -> None:
-            nonlocal trains
-            if pulse.trains and not trains:  # predictions tell nothing about how long trainings take
-                trains = True
-                bars.reset(bar, description="training")
-            bars.update(bar, completed=pulse.done, total=pulse.total, now=escape(_now(pulse)))
+    def show_pulse(pulse: "SimulationPulse") -> None:
+        nonlocal announced
+        which = (pulse.sync, pulse.number)
+        begins = (pulse.left_s or 0.0) > LONG_S and which != announced
+        announced = which if begins else announced
+        tell("training" if pulse.trains else "simulating", pulse.done, pulse.total, _now(pulse), line=begins)
 
-        yield draw
-
-
-@final
-class _Lines:
-    """A line at every tenth of the predictions, and then of the trainings; and when a long training begins."""
-
-    def __init__(self) -> None:
-        self._said, self._long = (False, 0), ("", 0)
-
-    def __call__(self, pulse: "SimulationPulse") -> None:
-        now, which = (pulse.trains, int(10 * pulse.done / pulse.total)), (pulse.sync, pulse.number)
-        begins = (pulse.left_s or 0.0) > LONG_S and which != self._long
-        if begins or (now[1] and now > self._said):
-            self._said, self._long = now, which if begins else self._long
-            _say(f"{10 * now[1]:3.0f} % {_now(pulse)}")
+    return show_pulse
 
 
 def _now(pulse: "SimulationPulse") -> str:

@@ -2,26 +2,23 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from manyhands.cli.calibrate import CALIBRATION_OPTION
 from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, default_is
-from manyhands.cli.show import people, print_json, results
+from manyhands.cli.show import meter, people, print_json, results
 from manyhands.errors import check
 from manyhands.record.simulation import LEDGER, Validation, ValidationRecord, read_validations
-from manyhands.record.texts import duration, with_bounds
+from manyhands.record.texts import duration, plus_minus, with_bounds
 
 if TYPE_CHECKING:
-    from manyhands.lab.simulate import SimulationPulse
     from manyhands.lab.validate import Case, ValidationPulse
 
 OUT = Path("validations")
@@ -32,7 +29,13 @@ def validate(
     workers: Annotated[
         str | None, typer.Option(help="How many workers: 1,2,4 or 1,2,4,...,16.", show_default=False)
     ] = None,
-    engines: Annotated[str, typer.Option(help="How the workers run: threads, mpi or torch.")] = "threads,mpi",
+    engines: Annotated[
+        str,
+        typer.Option(
+            help=f"How the workers run: threads, mpi or torch.{default_is('those that were calibrated')}",
+            show_default=False,
+        ),
+    ] = "",
     syncs: Annotated[
         str, typer.Option("--syncs", "--sync", help="What they exchange: allreduce,local-sgd:period=8.")
     ] = "allreduce",
@@ -68,7 +71,7 @@ def validate(
 
     check(bool(task), "which task? for example: manyhands validate mlp --workers 1,2")
     check(workers is not None, "how many workers? for example: --workers 1,2")
-    with _progress() as (observe, observe_prediction), redirect_stdout(sys.stderr):
+    with meter() as tell, redirect_stdout(sys.stderr):
         record = compare(
             task,
             workers or "",
@@ -82,16 +85,20 @@ def validate(
             seed=seed,
             out=out,
             command=shlex.join(["manyhands", *sys.argv[1:]]),
-            observe=observe,
-            observe_prediction=observe_prediction,
+            observe=lambda pulse: tell(
+                "running", pulse.done, pulse.total, _rest(pulse), line=pulse.measure is not None
+            ),
+            observe_prediction=lambda pulse: tell("predicting", pulse.done, pulse.total, f"predicting {pulse.sync}"),
             say=lambda sentence: _say(f"warning: {sentence}"),
         )
     show(record, people if json else results)
+    folder = out / record.id
     if record.status == "interrupted":
         _say("stopped: what was measured until then is kept, but not counted")
+        _say(f"kept in {folder}; to draw it: manyhands report {shlex.quote(str(folder))}")
     else:
         _say(_so_far(read_validations(out / LEDGER)))
-    _say(f"kept in {out / record.id}; to draw all validations: manyhands report {shlex.quote(str(out))}")
+        _say(f"kept in {folder}; to draw all validations: manyhands report {shlex.quote(str(out))}")
     if json:
         print_json(record.model_dump_json())
     if record.status == "interrupted":
@@ -132,7 +139,7 @@ def _table(record: ValidationRecord) -> Table:
             with_bounds(row.predicted_ms, lambda ms: duration(ms / 1e3)),
             duration(row.median_ms / 1e3),
             f"{row.error_pct:+.1f} %",
-            f"±{row.noise_pct:.1f} %",
+            plus_minus(row.noise_pct),
             "held" if row.held else "missed",
         )
     return table
@@ -151,39 +158,9 @@ def _say(sentence: str) -> None:
     people.print(sentence, markup=False, soft_wrap=True)
 
 
-Told = tuple[Callable[["ValidationPulse"], None], Callable[["SimulationPulse"], None]]
-
-
-@contextmanager
-def _progress() -> Iterator[Told]:
-    """Draw one bar for the runs on a terminal; elsewhere print a line after every run."""
-    if not people.is_terminal:
-        yield _print_line, lambda pulse: None
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[now]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=people, transient=True) as bars:
-        bar = bars.add_task("predicting", total=1, now="")
-        yield (
-            lambda pulse: bars.update(
-                bar, description="running", completed=pulse.done, total=pulse.total, now=escape(_rest(pulse))
-            ),
-            lambda pulse: bars.update(bar, completed=pulse.done, total=pulse.total, now=escape(pulse.sync)),
-        )
-
-
-def _print_line(pulse: "ValidationPulse") -> None:
-    if pulse.measure is not None:
-        _say(f"{pulse.done}/{pulse.total} {_rest(pulse)}")
-
-
 def _rest(pulse: "ValidationPulse") -> str:
     """Say which configuration runs, and what came out."""
-    name, run = _name(pulse.case), pulse.measure
+    name, run = f"{pulse.done}/{pulse.total} {_name(pulse.case)}", pulse.measure
     if run is None:
         return f"{name} …"
     return f"{name} failed: {run.failed}" if run.failed else f"{name}: {duration(run.step_ms / 1e3)}"

@@ -1,8 +1,6 @@
 """Advise how to reach an accuracy soonest: which engine, strategy, workers and batch, what it costs, and why."""
 
-import contextlib
 import math
-import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,21 +17,22 @@ from manyhands.lab.advise_asked import (
     choose_syncs,
     make_predictors,
 )
-from manyhands.lab.advise_rank import Book, Way, affordable, confirm, pick, sure, ways
-from manyhands.lab.advise_reasons import explain, next_bottleneck
-from manyhands.lab.advise_search import SERIAL, Candidate, batches, candidates, quotient
-from manyhands.lab.advise_train import SEEDS, Law, Recipe, Trainer, TrainingPulse, known_from
-from manyhands.lab.folders import new_folder
+from manyhands.lab.advise_rank import Book, Way, affordable, confirm, ways
+from manyhands.lab.advise_record import make_record
+from manyhands.lab.advise_search import batches, candidates
+from manyhands.lab.advise_train import SEEDS, Law, Recipe, Trainer, TrainingPulse, known_from, most_replicas
+from manyhands.lab.folders import kept_if_used
 from manyhands.lab.noise_scale import CriticalBatch, critical_batch, noise_scale
 from manyhands.lab.sim_asked import check_batch, find_cluster
 from manyhands.lab.sim_predict import Predictor
 from manyhands.launch.environment import outer_world
 from manyhands.model.cluster import Cluster
 from manyhands.record import Pulse, write_atomically
-from manyhands.record.advice import AdviceDir, AdviceRecord, AdviceRow, Training
+from manyhands.record.advice import AdviceDir, AdviceRecord, Training
 from manyhands.record.calibration import Calibration, differences
-from manyhands.record.simulation import Estimate
 from manyhands.record.texts import count, figure
+from manyhands.request import absolute
+from manyhands.sync.base import make as make_sync
 from manyhands.tasks.load import check_not_importing
 
 BUDGET_S = 300.0
@@ -93,6 +92,8 @@ def advise(
     for sentence in differences(first.calibration, facts.hardware(), facts.versions()):
         say(sentence)
     specs = _followed(specs, task, first, say, named=bool(syncs))
+    fit = most_replicas(first.calibration.tasks[absolute(task)].weight_bytes, first.network.task)
+    _check_memory(specs, counts, fit, say, named=bool(syncs))
     asked = Asked(
         task=task,
         target=target_accuracy,
@@ -101,6 +102,7 @@ def advise(
         counts=counts,
         limit=limit,
         batch_size=check_batch(None, None, first.network.config.batch_size, first.network.samples),
+        most_replicas=fit,
         max_cost=max_cost,
         max_epochs=max_epochs or EPOCHS * first.network.config.epochs,
         cluster_name=called,
@@ -108,16 +110,12 @@ def advise(
         until_s=begun + budget_s,
         command=command,
     )
-    folder = None if out is None else AdviceDir(new_folder(out, task))
-    try:
-        record = _Adviser(asked, observe).advise(folder.path.name if folder else "")
-    except BaseException:
-        if folder is not None:
-            with contextlib.suppress(OSError):
-                folder.path.rmdir()
-        raise
-    if folder is not None:
-        write_atomically(folder.record, record.model_dump_json(indent=2) + "\n")
+    adviser = _Adviser(asked, observe)
+    if out is None:
+        return adviser.advise("")
+    with kept_if_used(out, task) as folder:
+        record = adviser.advise(folder.name)
+        write_atomically(AdviceDir(folder).record, record.model_dump_json(indent=2) + "\n")
     return record
 
 
@@ -143,6 +141,20 @@ def _followed(
     return found
 
 
+def _check_memory(
+    specs: Sequence[str], counts: Sequence[int], fit: int, say: Callable[[str], None], *, named: bool
+) -> None:
+    """Say of inexact strategies, whose workers are trained as replicas, how many find room; refuse them if none do."""
+    for spec in specs:
+        if make_sync(spec).exact or max(counts) <= fit:
+            continue
+        check(fit > 1 or not named, f"there is no memory to train 2 replicas with '{spec}'; leave it out of --syncs")
+        say(
+            f"{spec} is left out with more than {count(max(1, fit), 'worker')}: to count its steps as many "
+            f"replicas must be trained here, and the free memory has room for no more"
+        )
+
+
 @final
 class _Adviser:
     """Learns how a task trains, and finds what is best."""
@@ -161,7 +173,7 @@ class _Adviser:
         def told(done: int, total: int) -> None:
             self._observe(AdvicePulse(f"predicting steps, {done} of {total}"))
 
-        found = candidates(asked.predictors, asked.syncs, asked.counts, sizes, told)
+        found = candidates(asked.predictors, asked.syncs, asked.counts, sizes, told, asked.most_replicas)
 
         def find() -> list[Way]:
             return affordable(ways(found, book, asked.cluster), asked.max_cost)
@@ -171,7 +183,7 @@ class _Adviser:
             confirm(find, book, self._train_all, lambda: asked.in_time)
         except KeyboardInterrupt:
             status = "interrupted"
-        return _record(asked, book, found, status, folder, rows_meet=self._trainer.rows_meet)
+        return make_record(asked, book, found, status, folder, rows_meet=self._trainer.rows_meet)
 
     def _learn(self) -> Book:
         """Train one worker with the task's own settings, and measure the noise of its gradient on the way."""
@@ -182,10 +194,10 @@ class _Adviser:
         _check_reached(first, asked)
         noise = self._measure_noise(recipe, first.made)
         trainings = [first]
-        while asked.in_time and len(trainings) < SEEDS:
+        while asked.in_time and len(trainings) < SEEDS and trainings[-1].steps is not None:
             again = self._trainer.train(recipe, len(trainings), most, asked.until_s)
-            if again.steps is None:
-                break
+            if again.steps is None and not asked.in_time:
+                break  # the budget has ended it, which says nothing about the seed
             trainings.append(again)
         root = self._network.task.optimizer not in ("sgd", "momentum")
         law = Law(asked.batch_size, known_from(trainings), noise, root, config.lr)
@@ -219,138 +231,3 @@ def _check_reached(first: Training, asked: Asked) -> None:
         f"one worker with the task's own settings reached {100 * first.accuracy:.1f} % in {figure(first.epochs)} epochs"
         f"{ended}; no advice can be given for {100 * asked.target:g} %"
     )
-
-
-def _record(
-    asked: Asked,
-    book: Book,
-    found: Sequence[Candidate],
-    status: Literal["complete", "interrupted"],
-    folder: str,
-    *,
-    rows_meet: bool,
-) -> AdviceRecord:
-    known, cluster, critical = asked.predictor.calibration, asked.cluster, book.law.critical
-    every = sure(ways(found, book, cluster))
-    alone = next(way for way in every if _is_alone(way, asked.batch_size))
-    best = pick(affordable(every, asked.max_cost))
-    _check_any(best, every, asked)
-    rows = [_row(way, alone, book, asked) for way in affordable(every, asked.max_cost)]
-    single = _row(alone, alone, book, asked)
-    named = [_row(way, alone, book, asked) for way in best]
-    named = [row.model_copy(update={"reasons": explain(row, single, rows, asked.limit)}) for row in named]
-    return AdviceRecord(
-        id=folder,
-        status=status,
-        task=asked.predictor.task,
-        command=asked.command,
-        made=time.strftime("%Y-%m-%d %H:%M:%S"),
-        wall_s=time.perf_counter() - asked.begun_s,
-        target_accuracy=asked.target,
-        cluster=asked.cluster_name,
-        currency=cluster.currency if cluster and cluster.price_per_hour else "",
-        max_cost=asked.max_cost,
-        considered=len(found),
-        alone=single,
-        best=named,
-        critical_batch=critical.rows,
-        critical_low=critical.low,
-        critical_high=critical.high,
-        noise=critical.sentence,
-        next=next_bottleneck(named, critical.rows if critical.rows is not None else critical.low),
-        measured=_measured(book),
-        assumed=_assumed(named, asked, rows_meet=rows_meet),
-        trainings=book.trainings,
-        machine=known.machine,
-        calibrated=known.made,
-        versions=facts.versions(),
-    )
-
-
-def _is_alone(way: Way, batch_size: int) -> bool:
-    return way.candidate.engine == SERIAL and way.candidate.batch_size == batch_size
-
-
-def _check_any(best: Sequence[Way], every: Sequence[Way], asked: Asked) -> None:
-    if best:
-        return
-    cheapest = min(every, key=lambda way: (way.cost.value if way.cost else 0.0, way.order))
-    cost, currency = cheapest.cost.value if cheapest.cost else 0.0, asked.cluster.currency if asked.cluster else ""
-    raise UserError(
-        f"nothing reaches {100 * asked.target:g} % for {asked.max_cost:g} {currency}; the cheapest takes "
-        f"{count(cheapest.candidate.workers, 'worker')} and costs {figure(cost)} {currency}"
-    )
-
-
-def _row(way: Way, alone: Way, book: Book, asked: Asked) -> AdviceRow:
-    one, split, recipe = way.candidate, way.candidate.found.split, way.recipe
-    speed_up = quotient(alone.time_s, way.time_s) if way is not alone else Estimate(value=1, low=1, high=1)
-    samples = way.steps.value * one.batch_size / (alone.steps.value * alone.candidate.batch_size)
-    return AdviceRow(
-        engine=one.engine,
-        sync=one.sync,
-        workers=one.workers,
-        servers=one.found.servers,
-        nodes=one.found.point.nodes,
-        batch_size=one.batch_size,
-        lr=recipe.lr,
-        warmup=recipe.warmup,
-        steps=way.steps,
-        steps_from="training" if way.trained else "noise scale",
-        samples_factor=samples,
-        step_ms=one.step_s.scaled(1e3),
-        compute_ms=1e3 * split.compute_s,
-        serial_ms=1e3 * split.serial_s,
-        comm_ms=1e3 * split.comm_s,
-        wait_ms=1e3 * split.wait_s,
-        time_s=way.time_s,
-        speed_up=speed_up,
-        efficiency=speed_up.scaled(1 / one.workers),
-        cost=way.cost,
-        command=_command(one, recipe, book, asked),
-    )
-
-
-def _command(one: Candidate, recipe: Recipe, book: Book, asked: Asked) -> str:
-    """Write what to type: as it was trained and calibrated, for as many steps as it takes."""
-    words = ["manyhands", "train", asked.task, "--engine", one.engine]
-    if one.workers > 1:
-        words += ["--workers", f"{one.workers}", "--sync", one.sync]
-    if one.batch_size != asked.batch_size:
-        words += ["--batch-size", f"{one.batch_size}", "--lr", f"{recipe.lr:g}"]
-    if recipe.warmup:
-        words += ["--warmup", f"{recipe.warmup:g}"]
-    words += ["--steps", f"{book.sure_steps(recipe)}", "--blas-threads", "1"]
-    return shlex.join(words)
-
-
-def _measured(book: Book) -> list[str]:
-    said = []
-    for key in dict.fromkeys((each.sync, each.workers, each.batch_size) for each in book.trainings):
-        alike = [each for each in book.trainings if (each.sync, each.workers, each.batch_size) == key]
-        spec, workers, size = key
-        who = "one worker" if workers == 1 else f"{workers:,} workers with {spec}"
-        steps = ", ".join(f"{each.steps:,}" if each.steps else f"not in {each.made:,}" for each in alike)
-        told = "" if size == book.law.batch_size else f"; the noise scale told {figure(book.law.steps(size).value)}"
-        said.append(
-            f"trained as {who}, batch {size:,}, learning rate {alike[0].lr:g}: {steps} steps "
-            f"({count(len(alike), 'seed')}){told}"
-        )
-    return said
-
-
-def _assumed(named: Sequence[AdviceRow], asked: Asked, *, rows_meet: bool) -> list[str]:
-    said = [
-        "the times are of training alone: to start, read data and test comes on top",
-        "a command has as many steps as the seed that took longest; the times are of the mean over the seeds",
-    ]
-    if any(row.steps_from == "noise scale" for row in named):
-        said.append("there was no time to train all of these: the steps of some are told by the noise scale alone")
-    if rows_meet:
-        said.append("n workers need the steps of one, although this network mixes the rows of a batch")
-    if asked.cluster is not None:
-        said.append(
-            f"a core of the cluster is {figure(asked.cluster.core_speed)} times as fast as one of this calibration"
-        )
-        said.append("mpiexec knows the nodes; if not, add --mpiexec 'mpiexec -hosts a,b'")
-    return said

@@ -8,7 +8,6 @@ from pathlib import Path
 from manyhands import facts, registry, sync, tasks
 from manyhands.errors import check
 from manyhands.lab.advise_search import worker_counts
-from manyhands.lab.calibration_fits import MODELS
 from manyhands.lab.sim_asked import read_syncs
 from manyhands.lab.sim_parts import Network
 from manyhands.lab.sim_predict import Predictor
@@ -40,6 +39,8 @@ class Asked:
     """What bounds the number of workers, in words."""
     batch_size: int
     """The task's own."""
+    most_replicas: int
+    """For which there is memory, where a strategy is inexact, so that n workers are trained as n replicas."""
     max_cost: float | None
     max_epochs: int
     cluster_name: str
@@ -96,8 +97,7 @@ def choose_engines(given: str | Sequence[str], known: Calibration, task: str, cl
             "engine threads runs on one node; a cluster needs mpi or torch",
         )
         return found
-    measured = [name for name in MODELS if name in known.comms and known.crowd(name, absolute(task))]
-    return (measured or [ON_CLUSTER]) if cluster is None else [ON_CLUSTER]
+    return (known.engines(absolute(task)) or [ON_CLUSTER]) if cluster is None else [ON_CLUSTER]
 
 
 def make_predictors(

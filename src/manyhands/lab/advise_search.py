@@ -80,8 +80,12 @@ def candidates(
     counts: Sequence[int],
     sizes: Sequence[int],
     told: Callable[[int, int], None] = lambda done, total: None,
+    most_replicas: float = math.inf,
 ) -> list[Candidate]:
-    """Predict the step of every way to train that is possible; one worker needs neither engine nor strategy."""
+    """Predict the step of every way to train that is possible; one worker needs neither engine nor strategy.
+
+    Of an inexact strategy, more workers than `most_replicas` are left out.
+    """
     first = next(iter(predictors.values()))
     alone = _predict(first, "allreduce", [Point(1, 1, size, first.network.samples) for size in sizes])
     found = [Candidate(SERIAL, each) for each in alone]
@@ -89,7 +93,8 @@ def candidates(
     for done, (engine, spec) in enumerate(pairs):
         told(done, len(pairs))
         predictor = predictors[engine]
-        points = list(_points(predictor, spec, counts, sizes))
+        fit = [n for n in counts if make_sync(spec).exact or n <= most_replicas]
+        points = list(_points(predictor, spec, fit, sizes))
         found += [Candidate(engine, each) for each in _predict(predictor, spec, points)]
     return found
 
@@ -100,7 +105,7 @@ def _can_run(engine: str, spec: str) -> bool:
 
 def _points(predictor: Predictor, spec: str, counts: Iterable[int], sizes: Iterable[int]) -> Iterator[Point]:
     servers, cluster = make_sync(spec).num_servers(), predictor.cluster
-    most = cluster.max_ranks if cluster else max(counts)
+    most = cluster.max_ranks if cluster else max(counts, default=0)
     for workers in counts:
         nodes = int(cluster.nodes_of(workers + servers)) if cluster else 1
         if workers > 1 and workers + servers <= most:

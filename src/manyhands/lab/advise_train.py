@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
+import psutil
 from scipy import stats
 
 from manyhands import facts
@@ -234,6 +235,12 @@ def spread_like(known: Known, other: Known) -> Estimate:
     """Return the steps of one recipe; where it was trained once only, it varies as another does."""
     spread = known.spread if len(known.steps) > 1 else max(known.spread, other.spread)
     return Estimate(value=known.mean, low=max(1.0, known.mean * (1 - spread)), high=known.mean * (1 + spread))
+
+
+def most_replicas(weight_bytes: int, task: Task) -> int:
+    """Return for how many replicas, each with weights, gradients and the optimiser's state, there is memory."""
+    each = {"sgd": 2, "momentum": 3}.get(str(task.optimizer), 4) * weight_bytes
+    return int(psutil.virtual_memory().available) // each
 
 
 def with_batch(recipe: Recipe, sync: str, workers: int) -> Recipe:

@@ -10,18 +10,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from manyhands import facts, launch, sync
-from manyhands.errors import check
+from manyhands import facts, launch, sync, tasks
+from manyhands.errors import UserError, check
 from manyhands.lab.cells import NEVER
-from manyhands.lab.folders import new_folder
+from manyhands.lab.folders import kept_if_used
 from manyhands.lab.measure import measure
-from manyhands.lab.sim_asked import read_counts, read_syncs
+from manyhands.lab.sim_asked import SUCH_HOSTS, read_counts, read_syncs
 from manyhands.lab.sim_events import period_of
 from manyhands.lab.simulate import Observer, simulate
 from manyhands.launch.environment import outer_world
+from manyhands.launch.places import calibration_path
 from manyhands.record import Measure, write_atomically
+from manyhands.record.calibration import read_calibration
 from manyhands.record.simulation import LEDGER, SimulationRecord, SimulationRow, Validation, ValidationRecord
-from manyhands.request import resolve
+from manyhands.request import absolute, resolve
 from manyhands.sync.base import check_features
 from manyhands.tasks.load import check_not_importing
 
@@ -80,7 +82,7 @@ def validate(
     task: str,
     workers: str | Sequence[int],
     *,
-    engines: str | Sequence[str] = "threads,mpi",
+    engines: str | Sequence[str] = "",
     syncs: str | Sequence[str] = "allreduce",
     calibration: Path | None = None,
     batch_size: int | str | None = None,
@@ -96,42 +98,57 @@ def validate(
 ) -> ValidationRecord:
     """Predict every engine, strategy and number of workers on this host; then run each several times, in turn.
 
+    Without engines, those that the calibration has are meant.
+
     >>> validate("mlp", [1, 2], engines="threads", syncs="allreduce,local-sgd:period=8")  # doctest: +SKIP
     """
     check_not_importing()
     check(outer_world() is None, "validate starts its own workers; run it without mpiexec, srun or torchrun")
     check(repeats >= REPEATS, f"repeats must be at least {REPEATS}, or their median says little, got {repeats}")
     check(steps >= 0, f"steps must be at least 1, got {steps}")
-    counts, specs, chosen = read_counts(workers, "workers"), read_syncs(syncs), _read_engines(engines)
+    counts, specs = read_counts(workers, "workers"), read_syncs(syncs)
+    chosen = _read_engines(engines) if engines else _calibrated(task, calibration)
     for engine, spec, n in product(chosen, specs, counts):
         _check_runs(task, engine, spec, n)
-    predict = {"calibration": calibration, "batch_size": batch_size, "batch_per_worker": batch_per_worker, "seed": seed}
-    predictions = []
-    for engine in chosen:
-        found = simulate(
-            task,
-            workers=counts,
-            syncs=specs,
-            engine=engine,
-            command=command,
-            observe=observe_prediction,
-            say=say if engine == chosen[0] else lambda sentence: None,
-            **predict,  # type: ignore[arg-type]
-        )
-        if found.status == "interrupted":
-            raise KeyboardInterrupt
-        predictions.append(found)
-    folder = new_folder(out, task)
-    for prediction in predictions:
-        write_atomically(folder / f"prediction-{prediction.engine}.json", prediction.model_dump_json(indent=2) + "\n")
-    cases = [Case(found.engine, row, found, steps or _steps(row)) for found in predictions for row in found.rows]
-    measures, status = _measure_all(task, cases, repeats, folder, observe)
-    record = _record(folder.name, command, cases, measures, status)
-    write_atomically(folder / "validation.json", record.model_dump_json(indent=2) + "\n")
-    if status == "complete":
-        with open(out / LEDGER, "a") as ledger:
-            ledger.writelines(f"{row.model_dump_json()}\n" for row in record.rows)
+    given = {"calibration": calibration, "batch_size": batch_size, "batch_per_worker": batch_per_worker, "seed": seed}
+    options = {**given, "workers": counts, "syncs": specs, "command": command, "observe": observe_prediction}
+    with kept_if_used(out, task) as folder:
+        predictions = _predict(task, chosen, options, say)
+        for found in predictions:
+            write_atomically(folder / f"prediction-{found.engine}.json", found.model_dump_json(indent=2) + "\n")
+        cases = [Case(found.engine, row, found, steps or _steps(row)) for found in predictions for row in found.rows]
+        measures, status = _measure_all(task, cases, repeats, folder, observe)
+        record = _record(folder.name, command, cases, measures, status)
+        write_atomically(folder / "validation.json", record.model_dump_json(indent=2) + "\n")
+        if status == "complete":
+            _add(out / LEDGER, record.rows)
     return record
+
+
+def _predict(
+    task: str, engines: Sequence[str], options: dict[str, Any], say: Callable[[str], None]
+) -> list[SimulationRecord]:
+    """Predict every engine; what there is to say of the machine is said once."""
+    found = []
+    for engine in engines:
+        told = say if engine == engines[0] else lambda sentence: None
+        prediction = simulate(task, engine=engine, say=told, **options)
+        if prediction.status == "interrupted":
+            raise KeyboardInterrupt
+        found.append(prediction)
+    return found
+
+
+def _add(ledger: Path, rows: Sequence[Validation]) -> None:
+    """Add to the ledger; what a validation that was killed left of a line is cut off first."""
+    try:
+        with open(ledger, "ab+") as file:
+            file.seek(0)
+            whole, newline, _ = file.read().rpartition(b"\n")
+            file.truncate(len(whole) + len(newline))
+            file.writelines(f"{row.model_dump_json()}\n".encode() for row in rows)
+    except OSError as error:
+        raise UserError(f"cannot write to '{ledger}': {error.strerror}") from None
 
 
 def _steps(row: SimulationRow) -> int:
@@ -144,6 +161,15 @@ def _read_engines(text: str | Sequence[str]) -> list[str]:
     names = [each.strip() for each in (text.split(",") if isinstance(text, str) else text)]
     found = list(dict.fromkeys(name for name in names if name))
     check(bool(found), "engines must name at least one, such as threads,mpi")
+    return found
+
+
+def _calibrated(task: str, given: Path | None) -> list[str]:
+    """Return the engines that the calibration has with this task."""
+    tasks.load(task)
+    known = read_calibration(given or calibration_path(), absolute(task), named=given is not None)
+    found = known.engines(absolute(task))
+    check(bool(found), f"no engine is calibrated with task '{task}'; run 'manyhands calibrate {task}'")
     return found
 
 
@@ -165,11 +191,22 @@ def _measure_all(
             observe(ValidationPulse(case, i, total))
             timeout_s = TIMEOUT_S + 10 * case.steps * case.row.step_ms.value / 1e3
             run = measure(task, case.options, folder / "runs", timeout_s=timeout_s, cell=case.key, repeat=repeat)
+            _check_hosts(case, run)
             found.append(run)
             observe(ValidationPulse(case, i + 1, total, run))
     except KeyboardInterrupt:
         return found, "interrupted"
     return found, "complete"
+
+
+def _check_hosts(case: Case, run: Measure) -> None:
+    """Refuse to hold predictions for several hosts against ranks that share one."""
+    between_hosts = case.predicted.cluster == SUCH_HOSTS and case.row.workers + case.row.servers > 1
+    check(
+        run.hosts > 1 or bool(run.failed) or not between_hosts,
+        "the calibration is of links between hosts, but mpiexec started all ranks on this one; name several, as in "
+        "HYDRA_HOST_FILE, or give a calibration of this host",
+    )
 
 
 def _in_turn(cases: Sequence[Case], repeats: int) -> Iterator[tuple[int, Case]]:
@@ -209,7 +246,6 @@ def compared(id_: str, case: Case, runs: Sequence[Measure]) -> Validation:
     measured = [run.step_ms for run in runs if not run.failed]
     hosts = max(run.hosts for run in runs if not run.failed)
     median = statistics.median(measured)
-    low, high = np.percentile(measured, (25, 75))
     return Validation(
         id=id_,
         task=found.task,
@@ -226,7 +262,7 @@ def compared(id_: str, case: Case, runs: Sequence[Measure]) -> Validation:
         measured_ms=measured,
         median_ms=median,
         error_pct=100 * (row.step_ms.value / median - 1),
-        noise_pct=100 * float(high - low) / 2 / median,
+        noise_pct=_noise_pct(measured),
         held=row.step_ms.holds(median),
         oversubscribed=row.workers + row.servers > hosts * facts.cores(),
         steps=case.steps,
@@ -235,3 +271,11 @@ def compared(id_: str, case: Case, runs: Sequence[Measure]) -> Validation:
         calibrated=found.calibrated,
         versions=facts.versions(),
     )
+
+
+def _noise_pct(measured: Sequence[float]) -> float | None:
+    """Return half the distance between the quartiles, over the median; a single run tells nothing of that."""
+    if len(measured) < 2:
+        return None
+    low, high = np.percentile(measured, (25, 75))
+    return 100 * float(high - low) / 2 / statistics.median(measured)

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from manyhands.record.reading import read_record
 from manyhands.record.simulation import Estimate
 
 
@@ -75,6 +76,26 @@ class AdviceRow(BaseModel):
         return (self.comm_ms + self.wait_ms) / self.step_ms.value
 
 
+class AdvicePoint(BaseModel):
+    """One of all the ways that were looked at, in short and without intervals."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    engine: str
+    sync: str
+    workers: int
+    batch_size: int
+    """The global batch."""
+    steps: float
+    """Until the accuracy is reached."""
+    step_ms: float
+    time_s: float
+    efficiency: float
+    cost: float | None = None
+    trained: bool
+    """Whether somebody trained so; if not, the noise of the gradient tells the steps."""
+
+
 class AdviceRecord(BaseModel):
     """One piece of advice."""
 
@@ -95,6 +116,8 @@ class AdviceRecord(BaseModel):
     max_cost: float | None = None
     considered: int
     """Combinations of engine, strategy, workers and batch."""
+    looked_at: list[AdvicePoint] = []
+    """Those of which the steps are known, the soonest first; also what costs too much."""
     alone: AdviceRow
     """One worker with the task's own batch."""
     best: list[AdviceRow]
@@ -107,6 +130,8 @@ class AdviceRecord(BaseModel):
     """The same in a sentence."""
     next: list[str]
     """What keeps the best from being better."""
+    doubts: list[str] = []
+    """What was seen that makes it less sure, such as a seed that did not get there."""
     measured: list[str]
     assumed: list[str]
     trainings: list[Training]
@@ -126,3 +151,13 @@ class AdviceDir:
     def record(self) -> Path:
         """The advice."""
         return self.path / "advice.json"
+
+    def read(self) -> AdviceRecord:
+        """Return the record."""
+        return read_record(self.record, AdviceRecord, "advice")
+
+
+def list_advice(out: Path) -> list[AdviceDir]:
+    """Return all advice under this folder, the newest at the end."""
+    files = sorted(out.glob("*/advice.json"), key=lambda file: (file.stat().st_mtime_ns, file))
+    return [AdviceDir(file.parent) for file in files]

@@ -161,6 +161,10 @@ class Calibration(BaseModel):
         """Return what was measured of several of a task's workers at the same time."""
         return [each for each in self.contention if (each.engine, each.task) == (engine, task)]
 
+    def engines(self, task: str) -> list[str]:
+        """Return the engines whose calls were measured, and with which workers of a task were."""
+        return [engine for engine in self.comms if self.crowd(engine, task)]
+
     def joined(self, newer: "Calibration") -> "Calibration":
         """Return this one with what a newer one has measured, which replaces what it measured again.
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from manyhands.errors import UserError
+from manyhands.record.reading import read_record
 from manyhands.record.sweep import Interval
 
 Verdict = Literal[
@@ -149,9 +149,4 @@ class ReproductionDir:
 
     def read(self) -> ReproductionRecord:
         """Return the record."""
-        try:
-            return ReproductionRecord.model_validate_json(self.record.read_text())
-        except FileNotFoundError:
-            raise UserError(f"there is no reproduction's record in '{self.path}'") from None
-        except (OSError, ValidationError):
-            raise UserError(f"'{self.record}' is damaged: it is no reproduction's record") from None
+        return read_record(self.record, ReproductionRecord, "reproduction's record")

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from manyhands.errors import UserError
+from manyhands.record.reading import read_record
 from manyhands.record.virtual import Method as TrainingMethod
 from manyhands.record.virtual import VirtualPoint
 
@@ -177,12 +178,7 @@ class SimulationDir:
 
     def read(self) -> SimulationRecord:
         """Return the record."""
-        try:
-            return SimulationRecord.model_validate_json(self.record.read_bytes())
-        except FileNotFoundError:
-            raise UserError(f"there is no simulation's record in '{self.path}'") from None
-        except (OSError, ValidationError):
-            raise UserError(f"'{self.record}' is damaged: it is no simulation's record") from None
+        return read_record(self.record, SimulationRecord, "simulation's record")
 
 
 class CodecTimes(BaseModel):
@@ -233,8 +229,8 @@ class Validation(BaseModel):
     median_ms: float
     error_pct: float
     """By how much the prediction is above the median of the runs; below 0 where it is less."""
-    noise_pct: float
-    """Half the distance between the runs' quartiles, over their median."""
+    noise_pct: float | None
+    """Half the distance between the runs' quartiles, over their median; None of a single run, which tells nothing."""
     held: bool
     """Whether the median lies within the prediction's interval."""
     oversubscribed: bool
@@ -245,6 +241,12 @@ class Validation(BaseModel):
     machine: str
     calibrated: str
     versions: dict[str, str]
+
+    @field_validator("noise_pct")
+    @classmethod
+    def _of_several(cls, noise_pct: float | None, info: ValidationInfo) -> float | None:
+        """Take no noise from the older ledgers in which a single run has one of 0."""
+        return noise_pct if len(info.data.get("measured_ms", ())) > 1 else None
 
 
 class ValidationRecord(BaseModel):
@@ -283,12 +285,7 @@ class ValidationDir:
 
     def read(self) -> ValidationRecord:
         """Return the record."""
-        try:
-            return ValidationRecord.model_validate_json(self.record.read_bytes())
-        except FileNotFoundError:
-            raise UserError(f"there is no validation's record in '{self.path}'") from None
-        except (OSError, ValidationError):
-            raise UserError(f"'{self.record}' is damaged: it is no validation's record") from None
+        return read_record(self.record, ValidationRecord, "validation's record")
 
 
 def list_simulations(out: Path) -> list[SimulationDir]:

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from manyhands.errors import UserError, check, unknown
+from manyhands.errors import check, unknown
+from manyhands.record.reading import read_record
 
 Kind = Literal["strong", "weak"]
 """Strong: the same batch for however many workers. Weak: the same batch for each worker."""
@@ -248,12 +249,7 @@ class SweepDir:
 
     def read(self) -> SweepRecord:
         """Return the record."""
-        try:
-            return SweepRecord.model_validate_json(self.record.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise UserError(f"there is no sweep's record in '{self.path}'") from None
-        except (OSError, ValueError):
-            raise UserError(f"'{self.record}' is damaged: it is no sweep's record") from None
+        return read_record(self.record, SweepRecord, "sweep's record")
 
 
 def list_sweeps(out: Path) -> list[SweepDir]:

@@ -17,7 +17,8 @@ def figure(value: float, digits: int = 3) -> str:
         return NOTHING
     if value == 0:
         return "0"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # of the rounded number: 9.996 is 10.0
+    decimals = max(0, digits - 1 - exponent)
     return f"{value:,.{min(decimals, 9)}f}"
 
 
@@ -35,6 +36,12 @@ def percent(value: float | None, decimals: int = 1) -> str:
     """Write a number that is a percentage already."""
     text = fixed(value, decimals)
     return text if text == NOTHING else f"{text} %"
+
+
+def plus_minus(value: float | None) -> str:
+    """Write a percentage to either side: ±1.2 %."""
+    text = percent(value)
+    return text if text == NOTHING else f"±{text}"
 
 
 def times(value: float | None, decimals: int = 2) -> str:

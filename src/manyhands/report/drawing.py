@@ -139,6 +139,13 @@ def decades_axis(title: str, values: Iterable[float], unit: str = "") -> Layout:
     return {"title": title, "type": "log", "tickvals": ticks, "ticktext": texts, "range": [low - room, high + room]}
 
 
+def value_axis(title: str, shown: Sequence[float]) -> Layout:
+    """Return an axis from 0, or by factors where values differ by large ones."""
+    if is_wide(shown):
+        return decades_axis(title, shown)
+    return {"title": title, "type": "linear", "range": [0, 1.06 * max(shown, default=1.0)]}
+
+
 def key(name: str, group: str, marker: Layout, **more: Any) -> Trace:
     """Return an entry of the legend for all traces that have its group among their `meta.groups`."""
     point = {"size": 9, "symbol": "circle", **marker}

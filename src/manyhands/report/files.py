@@ -6,7 +6,9 @@ from pathlib import Path
 
 from manyhands.errors import UserError, check
 from manyhands.record import RunDir, SweepDir, write_atomically
+from manyhands.record.advice import AdviceDir
 from manyhands.record.simulation import SimulationDir, ValidationDir, read_validations
+from manyhands.report.advice import advice_page
 from manyhands.report.html import Page, render
 from manyhands.report.pages import sweep_page
 from manyhands.report.runs import Stored, runs_page
@@ -15,8 +17,8 @@ from manyhands.report.validations import Validated, all_of, one_of, validations_
 
 # Loading matplotlib takes longer than all the rest, so that pictures are imported where they are drawn.
 
-Source = SweepDir | SimulationDir | ValidationDir | Path
-"""What has a page of its own: a sweep, a simulation, a validation, or the file of all validations."""
+Source = SweepDir | SimulationDir | AdviceDir | ValidationDir | Path
+"""What has a page of its own: a sweep, a simulation, advice, a validation, or the file of all validations."""
 
 
 def folder_of(source: Source) -> Path:
@@ -35,12 +37,14 @@ def _write_page(page: Page, folder: Path) -> list[Path]:
 
 
 def page_of(source: Source) -> Page:
-    """Set the page of a sweep, a simulation, or validations."""
+    """Set the page of a sweep, a simulation, advice, or validations."""
     match source:
         case SweepDir():
             return sweep_page(source, source.read())
         case SimulationDir():
             return simulation_page(source, source.read())
+        case AdviceDir():
+            return advice_page(source, source.read())
         case _:
             return validations_page(read_validated(source))
 
@@ -48,7 +52,7 @@ def page_of(source: Source) -> Page:
 def write_pictures(source: Source, to: Path | None = None) -> list[Path]:
     """Draw a report's pictures beside its record, or in another folder; return the files."""
     from manyhands.report.pictures import sweep_pictures
-    from manyhands.report.prediction_pictures import simulation_pictures, validation_pictures
+    from manyhands.report.prediction_pictures import advice_pictures, simulation_pictures, validation_pictures
 
     folder = make_folder(to or folder_of(source))
     with _writing_to(folder):
@@ -57,6 +61,8 @@ def write_pictures(source: Source, to: Path | None = None) -> list[Path]:
                 return sweep_pictures(source, source.read(), folder)
             case SimulationDir():
                 return simulation_pictures(source.read(), folder)
+            case AdviceDir():
+                return advice_pictures(source.read(), folder)
             case _:
                 return validation_pictures(read_validated(source).rows, folder)
 

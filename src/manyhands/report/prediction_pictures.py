@@ -1,4 +1,4 @@
-"""The main figures of simulations and validations as pictures, for READMEs and papers."""
+"""The main figures of simulations, validations and advice as pictures, for READMEs and papers."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,7 +8,11 @@ from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from manyhands.record.advice import AdviceRecord
 from manyhands.record.simulation import Estimate, SimulationRecord, SimulationRow, TrainedRow, Validation
+from manyhands.report.advice import title as advice_title
+from manyhands.report.advice_figures import batches, scale_span
+from manyhands.report.advice_figures import strategies as by_strategy
 from manyhands.report.drawing import factor_ticks, is_wide
 from manyhands.report.palette import LIGHT, MARKERS, series_colour
 from manyhands.report.pictures import DASHES, plain, save
@@ -177,3 +181,46 @@ def accuracy(axes: Axes, record: SimulationRecord, trained: Sequence[TrainedRow]
     if wide:
         _label_factors(axes.xaxis)
     axes.legend(frameon=False, fontsize=8, title=f"strategy, {record.by}", title_fontsize=8)
+
+
+def advice_pictures(record: AdviceRecord, to: Path) -> list[Path]:
+    """Draw all ways that were looked at, and the batches beside the noise scale; return the files."""
+    if not record.looked_at:
+        return []
+    title = plain(f"{advice_title(record)}, predicted")
+    found = [save(to / "ways.png", lambda axes: ways(axes, record), title)]
+    return [*found, *([save(to / "batch.png", lambda axes: batch(axes, record), title)] if batches(record) else [])]
+
+
+def ways(axes: Axes, record: AdviceRecord) -> None:
+    """Draw time against efficiency of all ways, the best ringed and numbered."""
+    for number, (name, own) in enumerate(by_strategy(record).items()):
+        colour, marker = LIGHT[series_colour(number)[1:]], SHAPES[number % len(SHAPES)]
+        faces = [colour if way.trained else "white" for way in own]
+        xs, ys = [way.time_s for way in own], [100 * way.efficiency for way in own]
+        axes.scatter(xs, ys, s=18, c=faces, edgecolors=colour, marker=marker, label=plain(name))
+    for number, row in enumerate(record.best, 1):
+        x, y = row.time_s.value, 100 * row.efficiency.value
+        axes.plot([x], [y], "o", markersize=11, markerfacecolor="none", color=LIGHT["text"])
+        axes.annotate(str(number), (x, y), xytext=(-9, 0), textcoords="offset points", ha="right", va="center")
+    axes.set(xscale="log", yscale="log", xlabel="time to the accuracy (s)", ylabel="efficiency (%)")
+    for axis in (axes.xaxis, axes.yaxis):
+        _label_factors(axis)
+    axes.figure.legend(frameon=False, ncols=3, loc="outside lower center", fontsize=8)
+
+
+def batch(axes: Axes, record: AdviceRecord) -> None:
+    """Draw the steps that each batch takes, beside the noise scale of the gradient."""
+    own, colour = batches(record), LIGHT[series_colour(0)[1:]]
+    sizes = [way.batch_size for way in own]
+    axes.axvspan(*scale_span(record), color=LIGHT["muted"], alpha=0.2, linewidth=0, label="noise scale, 90 %")
+    if record.critical_batch is not None:
+        axes.axvline(record.critical_batch, color=LIGHT["muted"], linestyle="--", linewidth=1.2)
+    axes.plot(sizes, [way.steps for way in own], color=colour)
+    faces = [colour if way.trained else "white" for way in own]
+    axes.scatter(sizes, [way.steps for way in own], c=faces, edgecolors=colour, zorder=3, label="one worker")
+    axes.set(xscale="log", yscale="log", xlabel="batch", ylabel="steps to the accuracy")
+    _label_factors(axes.yaxis)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.legend(frameon=False, fontsize=8)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from manyhands.record.simulation import Validation
-from manyhands.record.texts import count, duration, with_bounds
+from manyhands.record.texts import count, duration, plus_minus, with_bounds
 from manyhands.report.drawing import Figure, Layout, Trace, View, decades_axis, key, layout, safe, straight
 from manyhands.report.palette import MARKERS, engine_colour, series_colour
 from manyhands.report.scores import ERROR_PCT, Name, Score, counted, grouped, score
@@ -162,7 +162,7 @@ def _told(row: Validation) -> list[str]:
     return [
         safe(row_name(row)),
         with_bounds(row.predicted_ms, lambda ms: duration(ms / 1e3)),
-        f"{duration(row.median_ms / 1e3)} (noise ±{row.noise_pct:.1f} %)",
+        f"{duration(row.median_ms / 1e3)} (noise {plus_minus(row.noise_pct)})",
         f"{row.error_pct:+.1f} %",
         "interval held" if row.held else MISSED,
     ]

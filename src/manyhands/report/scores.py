@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from manyhands.record.simulation import Validation
-from manyhands.record.texts import NOTHING, fixed, percent
+from manyhands.record.texts import NOTHING, fixed, percent, plus_minus
 from manyhands.report.tables import Grid
 
 Item = TypeVar("Item")
@@ -36,14 +36,14 @@ class Score:
     """Median, without signs."""
     bias_pct: float
     """Median, with signs: above 0 where predictions are rather too slow."""
-    noise_pct: float
-    """Median of what runs of one configuration differ by."""
+    noise_pct: float | None
+    """Median of what runs of one configuration differ by; None where each was run once."""
     held: int
 
     @property
     def aim_pct(self) -> float:
         """The median error that is aimed at."""
-        return max(ERROR_PCT, NOISES * self.noise_pct)
+        return max(ERROR_PCT, NOISES * (self.noise_pct or 0.0))
 
     @property
     def is_near(self) -> bool:
@@ -79,11 +79,12 @@ def score(rows: Iterable[Validation]) -> Score | None:
     telling = counted(rows)
     if not telling:
         return None
+    noises = [row.noise_pct for row in telling if row.noise_pct is not None]
     return Score(
         cases=len(telling),
         error_pct=statistics.median(abs(row.error_pct) for row in telling),
         bias_pct=statistics.median(row.error_pct for row in telling),
-        noise_pct=statistics.median(row.noise_pct for row in telling),
+        noise_pct=statistics.median(noises) if noises else None,
         held=sum(row.held for row in telling),
     )
 
@@ -119,7 +120,7 @@ def judged(found: Score | None) -> list[str]:
     return [
         str(found.cases),
         percent(found.error_pct),
-        f"±{fixed(found.noise_pct, 1)} %",
+        plus_minus(found.noise_pct),
         f"≤ {fixed(found.aim_pct, 1)} %",
         "yes" if found.is_near else "no",
         f"{found.held} of {found.cases}",

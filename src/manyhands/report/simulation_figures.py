@@ -13,10 +13,10 @@ from manyhands.report.drawing import (
     View,
     counts_axis,
     decades_axis,
-    is_wide,
     layout,
     safe,
     straight,
+    value_axis,
 )
 from manyhands.report.palette import DASHES, MARKERS, SERIES, series_colour
 from manyhands.report.scores import grouped
@@ -116,8 +116,8 @@ def _times(drawn: Sequence[Strategy]) -> Figure:
     step = _curves(drawn, lambda row: row.step_ms, _ms)
     epoch = _curves(drawn, lambda row: row.epoch_s, duration)
     axes = {
-        "step": _value_axis("step (ms)", values(drawn, lambda row: row.step_ms)),
-        "epoch": _value_axis("epoch (s)", values(drawn, lambda row: row.epoch_s)),
+        "step": value_axis("step (ms)", values(drawn, lambda row: row.step_ms)),
+        "epoch": value_axis("epoch (s)", values(drawn, lambda row: row.epoch_s)),
     }
     views = [
         View(label, data=data, layout={"yaxis": layout({}, axes[label])["yaxis"]})
@@ -146,7 +146,7 @@ def _cost(drawn: Sequence[Strategy], currency: str) -> Figure:
         + _said(drawn, lambda row: row.cost, lambda value: f"{figure(value)} {currency}"),
         data=_curves(drawn, lambda row: row.cost, lambda value: f"{figure(value)} {safe(currency)}"),
         layout=layout(
-            _numbers_axis(drawn), _value_axis(f"{safe(currency)} an epoch", values(drawn, lambda row: row.cost))
+            _numbers_axis(drawn), value_axis(f"{safe(currency)} an epoch", values(drawn, lambda row: row.cost))
         ),
     )
 
@@ -283,13 +283,6 @@ def _powers_axis(title: str, shown: Iterable[float]) -> Layout:
         "tickvals": [2.0**power for power in powers],
         "ticktext": [f"{2.0**power:,.5g}" for power in powers],
     }
-
-
-def _value_axis(title: str, shown: Sequence[float]) -> Layout:
-    """Return an axis from 0, or by factors where values differ by large ones."""
-    if is_wide(shown):
-        return decades_axis(title, shown)
-    return {"title": title, "type": "linear", "range": [0, 1.06 * max(shown, default=1.0)]}
 
 
 def _by_formula(drawn: Sequence[Strategy]) -> str:

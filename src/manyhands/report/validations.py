@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from manyhands.record.simulation import Validation, ValidationRecord
-from manyhands.record.texts import count, day, duration, fixed, percent, with_bounds
+from manyhands.record.texts import count, day, duration, percent, plus_minus, with_bounds
 from manyhands.report.html import Page, Section, Table, Tile, table
 from manyhands.report.pages import facts
 from manyhands.report.scatter import errors, row_name, scatter
@@ -177,7 +177,7 @@ def _tiles(rows: list[Validation]) -> list[Tile]:
             f"{found.held} of {found.cases}; aim: {HELD_PCT[0]:.0f}–{HELD_PCT[1]:.0f} %{_tick(found.is_held)}",
         ),
         Tile("Bias", f"{found.bias_pct:+.1f} %", f"on the whole {bias}"),
-        Tile("Noise of the runs", f"±{fixed(found.noise_pct, 1)} %", "median of the configurations"),
+        Tile("Noise of the runs", plus_minus(found.noise_pct), "median of the configurations"),
         Tile("Greatest error", f"{worst.error_pct:+.1f} %", row_name(worst)),
         *([Tile("Not counted", str(left), "had more ranks than cores")] if left else []),
     ]
@@ -254,7 +254,7 @@ def _row_texts(row: Validation) -> list[str]:
         with_bounds(row.predicted_ms, _ms),
         _ms(row.median_ms),
         f"{row.error_pct:+.1f} %",
-        f"±{row.noise_pct:.1f} %",
+        plus_minus(row.noise_pct),
         "held" if row.held else "missed",
         str(len(row.measured_ms)),
     ]

@@ -171,3 +171,11 @@ def test_every_setting_is_an_option_with_help(manyhands) -> None:  # type: ignor
         if name != "task":
             assert f"--{name.replace('_', '-')}" in stdout
     assert "Example: manyhands train" in stdout
+
+
+def test_ctrl_c_is_answered(manyhands, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    def stop(*given: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("manyhands.lab.advise.advise", stop)
+    assert manyhands("advise mlp --target-accuracy 0.9") == (130, "", "manyhands: stopped\n")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up_machine import BATCH, ETHERNET, SAMPLES, calibration, constant, network
+from made_up_machine import BATCH, ETHERNET, NUMEL, SAMPLES, calibration, constant, network
 
 from manyhands.errors import UserError
 from manyhands.lab import advise as module
-from manyhands.lab import advise_asked
+from manyhands.lab import advise_asked, advise_train
 from manyhands.lab.advise_rank import Book
 from manyhands.lab.advise_search import batches, product, quotient, worker_counts
 from manyhands.lab.advise_train import Known, Law, Recipe, Trainer
@@ -325,6 +325,52 @@ def test_replicas_with_dropout_are_not_trained_side_by_side() -> None:
     assert can_follow("mlp", "local-sgd:period=8")
     assert can_follow("cnn", "allreduce")
     assert not can_follow("cnn", "local-sgd:period=8")
+
+
+def test_what_there_is_no_memory_for_is_left_out_before_anything_is_trained(
+    advise: Advise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each = 2 * 4 * NUMEL  # weights and gradients
+    monkeypatch.setattr(advise_train.psutil, "virtual_memory", lambda: SimpleNamespace(total=0, available=4 * each + 1))
+    said: list[str] = []
+    found = advise(syncs="allreduce,local-sgd:period=8", max_workers=16, say=said.append)
+    assert max(row.workers for row in found.looked_at if row.sync == "allreduce") == 16
+    assert max((each.workers for each in found.trainings), default=1) <= 4
+    assert any(sentence.startswith("local-sgd:period=8 is left out with more than 4 workers") for sentence in said)
+    monkeypatch.setattr(advise_train.psutil, "virtual_memory", lambda: SimpleNamespace(total=0, available=2 * each - 1))
+    with pytest.raises(UserError, match="no memory to train 2 replicas with 'local-sgd:period=8'"):
+        advise(syncs="local-sgd:period=8")
+
+
+def test_a_seed_that_does_not_get_there_is_seen(advise: Advise, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = MadeUpTrainer.train
+
+    def fail_once(self: MadeUpTrainer, recipe: Recipe, seed: int, *more: Any) -> Training:
+        found = train(self, recipe, seed, *more)
+        own = (recipe.batch_size, seed) == (BATCH, 1)
+        return found.model_copy(update={"steps": None, "accuracy": 0.87, "epochs": 100}) if own else found
+
+    monkeypatch.setattr(MadeUpTrainer, "train", fail_once)
+    found = advise()
+    assert [each.steps is None for each in found.trainings[:2]] == [False, True]
+    assert "did not get there with seed 1: it reached 87.0 % in 100 epochs" in found.doubts[0]
+    assert found.alone.steps.value == FEWEST * (1 + CRITICAL / BATCH), "the seed that did get there tells"
+    monkeypatch.setattr(MadeUpTrainer, "train", train)
+    assert advise().doubts == []
+
+
+def test_all_that_was_looked_at_is_kept(advise: Advise) -> None:
+    found = advise()
+    assert len(found.looked_at) == found.considered
+    times = [row.time_s for row in found.looked_at]
+    assert times == sorted(times)
+    for row in found.best:
+        (own,) = [
+            each
+            for each in found.looked_at
+            if (each.engine, each.workers, each.batch_size) == (row.engine, row.workers, row.batch_size)
+        ]
+        assert (own.time_s, own.efficiency) == pytest.approx((row.time_s.value, row.efficiency.value))
 
 
 def test_really_training_until_an_accuracy(tmp_path: Path) -> None:

@@ -46,11 +46,73 @@ def test_errors_and_noise_are_those_of_the_median_run(validate: Validate, tmp_pa
     assert read_validations(tmp_path / "validations" / LEDGER) == found.rows
 
 
+@pytest.mark.parametrize("engines", [["threads", "mpi"], ["mpi"]])
+def test_the_engines_are_those_that_were_calibrated(validate: Validate, tmp_path: Path, engines: list[str]) -> None:
+    known = calibration(constant)
+    path = tmp_path / "some.json"
+    path.write_text(known.model_copy(update={"comms": {each: known.comms[each] for each in engines}}).model_dump_json())
+    found = validate(lambda repeat: 10.0, engines="", calibration=path)
+    assert [row.engine for row in found.rows] == engines
+
+
+def test_a_single_run_tells_no_noise(validate: Validate, tmp_path: Path) -> None:
+    (row,) = validate(lambda repeat: 10.0 if repeat == 0 else 0.0).rows
+    assert (row.measured_ms, row.noise_pct) == ([10.0], None)
+    older = row.model_dump_json().replace('"noise_pct":null', '"noise_pct":0.0')
+    (tmp_path / LEDGER).write_text(f"{older}\n")
+    assert read_validations(tmp_path / LEDGER) == [row]
+
+
 def test_a_prediction_that_comes_true_has_no_error_and_holds(validate: Validate) -> None:
     (before,) = validate(lambda repeat: 1.0).rows
     found = validate(lambda repeat: before.predicted_ms.value)
     assert found.median_error_pct == pytest.approx(0.0)
     assert (found.held, found.of) == (1, 1)
+
+
+def test_a_line_that_was_cut_off_is_replaced_and_no_other(validate: Validate, tmp_path: Path) -> None:
+    ledger = tmp_path / "validations" / LEDGER
+    (first,) = validate(lambda repeat: 10.0).rows
+    whole = ledger.read_bytes()
+    for left in (b"", b"{", whole[:-1]):
+        ledger.write_bytes(whole + left)
+        (again,) = validate(lambda repeat: 11.0).rows
+        assert read_validations(ledger) == [first, again]
+    ledger.write_bytes(b"{")
+    (alone,) = validate(lambda repeat: 12.0).rows
+    assert read_validations(ledger) == [alone]
+
+
+def test_what_cannot_be_kept_is_said_before_anything_is_predicted(
+    validate: Validate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(module, "simulate", lambda *given, **options: pytest.fail("something was predicted"))
+    with pytest.raises(UserError, match="cannot write to --out"):
+        validate(lambda repeat: 10.0, out=tmp_path / "file" / "in it")
+
+
+def test_a_prediction_that_is_stopped_leaves_no_folder(
+    validate: Validate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*given: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "simulate", stop)
+    with pytest.raises(KeyboardInterrupt):
+        validate(lambda repeat: 10.0)
+    assert not list((tmp_path / "validations").iterdir())
+
+
+def test_a_calibration_between_hosts_is_not_held_against_ranks_of_one(validate: Validate, tmp_path: Path) -> None:
+    known = calibration(constant)
+    apart = {"mpi": known.comms["mpi"].model_copy(update={"hosts": 2, "model": "mpich-hosts"})}
+    path = tmp_path / "hosts.json"
+    path.write_text(known.model_copy(update={"comms": apart}).model_dump_json())
+    with pytest.raises(UserError, match="of links between hosts, but mpiexec started all ranks on this one"):
+        validate(lambda repeat: 10.0, engines="", workers=[2], calibration=path)
+    assert validate(lambda repeat: 10.0, engines="", workers=[1], calibration=path).rows
+    assert len(read_validations(tmp_path / "validations" / LEDGER)) == 1
 
 
 def test_the_ledger_grows(validate: Validate, tmp_path: Path) -> None:
@@ -71,7 +133,7 @@ def test_runs_that_fail_are_told_and_never_counted(validate: Validate) -> None:
     [
         ({"repeats": 4}, "repeats must be at least 5"),
         ({"workers": [0]}, "workers must be from 1 to"),
-        ({"engines": ""}, "engines must name at least one"),
+        ({"engines": ","}, "engines must name at least one"),
         ({"engines": "thread"}, "did you mean 'threads'"),
         ({"syncs": "alreduce"}, "did you mean 'allreduce'"),
     ],

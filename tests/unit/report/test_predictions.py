@@ -304,6 +304,19 @@ def test_what_comes_from_a_record_is_escaped() -> None:
         assert "<img" not in json.dumps([[f["data"], f["layout"], [v["data"] for v in f["views"]]] for f in figures])
 
 
+def test_the_noise_of_a_single_run_is_unknown() -> None:
+    row = made_up_validation()
+    alone = Validation.model_validate({**row.model_dump(), "measured_ms": [2.0]})
+    assert alone.noise_pct is None
+    both, one = score([row, alone]), score([alone])
+    assert both is not None
+    assert one is not None
+    assert (both.noise_pct, one.noise_pct, one.aim_pct) == (row.noise_pct, None, 5.0)
+    text = render(validations_page(all_of(HERE, [alone])))
+    assert "±0.0" not in text
+    assert "noise –" in text
+
+
 def test_numbers_that_are_none_do_not_break_a_page() -> None:
     row = made_up_validation()
     bad = row.model_copy(update={"error_pct": float("nan"), "noise_pct": float("inf")})

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from advised import made_up_advice, stored_advice
 from predicted import (
     made_up_simulation,
     made_up_validation,
@@ -85,6 +86,7 @@ def test_sweeps_have_folders_of_their_own_and_runs_come_together(manyhands) -> N
         ("report .", "there is nothing to report in '.': it has no sweep.json, record.json, simulation.json"),
         ("report validations", "there are no validations here yet; try: manyhands validate mlp --workers 1,2"),
         ("report simulations/", "there are no simulations here yet; try: manyhands simulate mlp --nodes"),
+        ("report advice", "there is no advice here yet; try: manyhands advise mlp --target-accuracy 0.9"),
         ("report no/validations.jsonl", "there is no 'no/validations.jsonl', and nothing else to report here"),
         ("report --format pdf", "there is no format 'pdf'; choose from: html, markdown, csv, png"),
     ],
@@ -162,3 +164,13 @@ def test_what_is_damaged_or_empty_of_predictions_is_said(manyhands) -> None:  # 
         assert (status, stdout) == (2, "")
         assert "is damaged" in stderr
         assert len(stderr.splitlines()) == 1
+
+
+def test_advice_is_found_by_folder_and_by_name(manyhands) -> None:  # type: ignore[no-untyped-def]
+    for name in ("first", "second"):
+        stored_advice(Path("advice") / name, made_up_advice())
+    for what in ("advice/first", "first", "advice/first/advice.json"):
+        assert manyhands(f"report {what} --format csv --to there")[1].split() == ["there/report.csv"]
+    status, stdout, stderr = manyhands("report advice --format markdown")
+    assert (status, stdout.startswith("## mlp to 90 % on ethernet-10g")) == (0, True)
+    assert "the newest of 2 pieces of advice in 'advice'" in stderr
