@@ -148,7 +148,7 @@ def time_table(record: SimulationRecord) -> Grid:
     columns: list[Column] = [
         ("sync", lambda row: row.sync),
         (record.by, lambda row: f"{row.number:,}"),
-        *((f"to {_level(level)}", _time_to(level)) for level in levels(record)),
+        *((f"to {_level(level)}", _time_to(record, level)) for level in levels(record)),
         *([(f"{record.currency} to {_level(record.target_accuracy)}", _target_cost)] if _is_priced(record) else []),
         ("all epochs", lambda row: with_bounds(row.time_s, duration)),
         ("accuracy", _accuracy),
@@ -181,8 +181,16 @@ def _grid(record: SimulationRecord, columns: Sequence[Column]) -> Grid:
     return Grid([heading for heading, _ in columns], [[text(row) for _, text in columns] for row in record.trained])
 
 
-def _time_to(level: float) -> Callable[[TrainedRow], str]:
-    return lambda row: with_bounds(time_s, duration) if (time_s := time_to(row, level)) else NOTHING
+def _time_to(record: SimulationRecord, level: float) -> Callable[[TrainedRow], str]:
+    """Write the time; with its bounds only where it was asked for, or a page would be too wide to print."""
+
+    def text(row: TrainedRow) -> str:
+        time_s = time_to(row, level)
+        if time_s is None:
+            return NOTHING
+        return with_bounds(time_s, duration) if level == record.target_accuracy else duration(time_s.value)
+
+    return text
 
 
 def _is_priced(record: SimulationRecord) -> bool:
