@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from manyhands.lab.sim_messages import has_form, message_forms
 from manyhands.lab.sim_parts import Network
 from manyhands.lab.sim_spread import SEEDS, Doubt, doubt, resampled
 from manyhands.model.cluster import Cluster
-from manyhands.model.crowd import step_times
+from manyhands.model.crowd import StepTimes, step_times
 from manyhands.model.machine import CalibratedMachine, machine_of
 from manyhands.record.calibration import Calibration
 from manyhands.record.simulation import Method
@@ -32,6 +32,18 @@ RANK_STEPS = 10_000
 """Steps of all ranks together that are simulated by events, unless so many steps are asked for."""
 STEPS = (50, 500)
 """The fewest and the most of them that a rank makes."""
+
+
+class _Kind(NamedTuple):
+    """What numbers of workers have in common that a closed form works on at once."""
+
+    rows: int
+    sharing: int
+    """Workers of a node."""
+    talks: bool
+    """Whether there is anybody to exchange with."""
+    short: int
+    """Steps of an epoch that is followed as a whole; 0 of a longer one."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +144,9 @@ class Predictor:
         whose slowest of a thousand jumps from one number of rows to the next.
         """
         strategy = sync.make(spec)
-        kinds: dict[tuple[int, int, int], list[Point]] = {}
+        kinds: dict[_Kind, list[Point]] = {}
         for point in points:
-            kinds.setdefault(self._kind(point), []).append(point)
+            kinds.setdefault(self._kind(point, strategy), []).append(point)
         for kind in kinds.values():
             series = self._series(spec, strategy, kind)
             found = self._closed(series, strategy)
@@ -149,20 +161,26 @@ class Predictor:
                 split = _shifted(first, computes_s, takes_s)
                 yield Predicted(point, spec, servers, "closed form", split, drawn_s, unsure.of(split))
 
-    def _kind(self, point: Point) -> tuple[int, int, int]:
+    def _kind(self, point: Point, strategy: Sync) -> _Kind:
         """Tell apart what a closed form cannot work on at once."""
         sharing = min(point.workers, self.cluster.node_size) if self.cluster else point.workers
-        return point.rows, sharing, point.steps_per_epoch if point.steps_per_epoch <= SHORT else 0
+        short = point.steps_per_epoch if point.steps_per_epoch <= SHORT else 0
+        return _Kind(point.rows, sharing, point.workers + strategy.num_servers() > 1, short)
+
+    def _times(self, calibration: Calibration, kind: _Kind, strategy: Sync) -> StepTimes:
+        """Return the steps of a worker."""
+        own, period = (kind.rows, kind.sharing), period_of(strategy)
+        return step_times(calibration, self.task, self.engine, *own, period=period, talks=kind.talks)
 
     def _series(self, spec: str, strategy: Sync, points: Sequence[Point]) -> Series:
-        rows, sharing, _ = self._kind(points[0])
+        kind = self._kind(points[0], strategy)
         return Series(
             self._scene(spec, points[0]),
             np.array([point.workers for point in points]),
             np.array([point.busy for point in points]),
             np.array([point.steps_per_epoch for point in points]),
-            self._machine(self.calibration, strategy, points[0], rows, self.seed),
-            step_times(self.calibration, self.task, self.engine, rows, sharing, period=period_of(strategy)),
+            self._machine(self.calibration, strategy, points[0], kind.rows, self.seed),
+            self._times(self.calibration, kind, strategy),
             self.cluster is None,
         )
 
@@ -172,12 +190,11 @@ class Predictor:
         except NoClosedForm as error:
             raise NoClosedForm(f"there is no closed form for '{series.scene.sync}': {error}") from None
 
-    def _others(self, series: Series, kind: Point) -> list[Series]:
+    def _others(self, series: Series, point: Point) -> list[Series]:
         """Return the same with what else might have been measured."""
-        rows, sharing, _ = self._kind(kind)
-        period = period_of(sync.make(series.scene.sync))
-        others = [step_times(each, self.task, self.engine, rows, sharing, period=period) for each in self.others]
-        return [replace(series, times=times) for times in others]
+        strategy = sync.make(series.scene.sync)
+        kind = self._kind(point, strategy)
+        return [replace(series, times=self._times(each, kind, strategy)) for each in self.others]
 
     def _scene(self, spec: str, point: Point) -> Scene:
         outline = self.network.outline(point.rows)
@@ -200,13 +217,13 @@ class Predictor:
         )
 
     def _doubt(self, point: Point, strategy: Sync) -> Doubt:
-        rows, sharing, _ = self._kind(point)
+        kind = self._kind(point, strategy)
         return doubt(
             self.calibration,
             self.task,
             self.engine,
-            rows=rows,
-            sharing=sharing,
+            rows=kind.rows,
+            sharing=kind.sharing,
             ranks=point.workers + strategy.num_servers(),
             on_host=self.cluster is None,
         )

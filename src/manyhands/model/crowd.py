@@ -15,6 +15,9 @@ from manyhands.model.sharing import Growth, crowded, handing_on, held_s, queue_s
 from manyhands.model.undisturbed import undisturbed
 from manyhands.record.calibration import Calibration, RowTimes
 
+Part = Literal["times", "silent"]
+PARTS: tuple[Part, Part] = ("times", "silent")
+"""Steps that follow an exchange, and steps that do not."""
 MOST_ALIKE = 0.95
 """Correlation of steps beyond which blocks of a minute tell nothing more."""
 
@@ -46,15 +49,18 @@ class StepTimes:
 
 
 def step_times(
-    calibration: Calibration, task: str, engine: str, rows: float, sharing: int, *, period: int = 1
+    calibration: Calibration, task: str, engine: str, rows: float, sharing: int, *, period: int = 1, talks: bool = False
 ) -> StepTimes:
     """Return the steps of a worker with so many rows while so many, itself included, share its host.
 
     Where each had a host of its own when it was calibrated, `sharing` is the workers of the run: more than were
     measured disturb it no more. One of `period` steps follows an exchange, for which a rank has slept and its caches
-    have gone cold.
+    have gone cold; `talks` tells that this is so, although nobody shares its host.
     """
-    talking, silent = (_shared(calibration, task, engine, rows, sharing, part) for part in ("times", "silent"))
+    talking, silent = (_shared(calibration, task, engine, rows, sharing, part) for part in PARTS)
+    if talks and sharing == 1:
+        two = [_shared(calibration, task, engine, rows, 2, part).quiet_s for part in PARTS]
+        talking = silent.grown(max(1.0, two[0] / two[1]))
     return talking.mixed(silent, 1 - 1 / period)
 
 
@@ -69,9 +75,7 @@ def contention(calibration: Calibration, task: str, engine: str, rows: float, sh
     return Growth(*(max(1.0, shared / alone) * each for each in growth))
 
 
-def _shared(
-    calibration: Calibration, task: str, engine: str, rows: float, sharing: int, part: Literal["times", "silent"]
-) -> StepTimes:
+def _shared(calibration: Calibration, task: str, engine: str, rows: float, sharing: int, part: Part) -> StepTimes:
     """Return the steps of one kind."""
     crowds = _crowds(calibration, task, engine, part)
     most = max(crowds)
@@ -149,9 +153,7 @@ def _locked_s(calibration: Calibration, task: str, engine: str, rows: float, wor
     return Growth(*(queue_s(workers, pieces * piece_s * a, free_s * b) for a, b in zip(longer, slower, strict=True)))
 
 
-def _crowds(
-    calibration: Calibration, task: str, engine: str, part: Literal["times", "silent"] = "times"
-) -> dict[int, list[RowTimes]]:
+def _crowds(calibration: Calibration, task: str, engine: str, part: Part = "times") -> dict[int, list[RowTimes]]:
     """Return the measured steps by the number of workers that shared the host; the fewest rows first."""
     found = {1: calibration.tasks[task].points}
     for each in sorted(calibration.crowd(engine, task), key=lambda each: each.rows):

@@ -220,7 +220,8 @@ def machine_of(
     assert len(rows) == workers
     sharing = Counter(rank // place.node_size for rank in range(workers))
     kinds = [(own, sharing[rank // place.node_size]) for rank, own in enumerate(rows)]
-    times = {kind: step_times(calibration, task, engine, *kind, period=period) for kind in set(kinds)}
+    talks = workers + servers > 1
+    times = {kind: step_times(calibration, task, engine, *kind, period=period, talks=talks) for kind in set(kinds)}
     most = max(kinds)
     costs = calibration.tasks[task]
     touch_s = 1e-3 * undisturbed(costs.touch_ms)

@@ -171,3 +171,14 @@ def test_persistence_is_the_share_of_the_variance_that_blocks_have_in_common(sha
         return [float(ms) for ms in (50 + share**0.5 * common + (1 - share) ** 0.5 * own).ravel()]
 
     assert persistence(calibration(in_blocks), "mlp", "mpi", 1) == pytest.approx(share, abs=0.05)
+
+
+def test_who_exchanges_with_another_host_finds_cold_caches_too() -> None:
+    """Two of a host take half as long again after an exchange; so does one by itself that has exchanged."""
+    cold = calibration(factor=1.5)
+    alone = {point.rows: point for point in cold.tasks["mlp"].points}
+    quiet = [each.model_copy(update={"silent": alone[each.rows]}) for each in cold.contention]
+    made = cold.model_copy(update={"contention": quiet})
+    once = step_times(made, "mlp", "mpi", 8, 1).quiet_s
+    every, fourth = (step_times(made, "mlp", "mpi", 8, 1, period=n, talks=True).quiet_s for n in (1, 4))
+    assert (every, fourth) == pytest.approx((1.5 * once, (1 + 0.5 / 4) * once))
