@@ -58,8 +58,9 @@ def main() -> None:
     for task in tasks:  # one after the other: machines change, so what was calibrated is run right after it
         own = calibrated_and_predicted(task, engines, asked, out, say)
         cases += own
+        now = [case for case in own if case.engine in asked.measure.split(",")]
         for turn in range(asked.rounds):
-            for found in one_round([case for case in own if case.engine in asked.measure], turn, asked.runs, say):
+            for found in one_round(now, turn, asked.runs, say):
                 with open(out / RUNS, "a") as file:
                     file.write(found.model_dump_json() + "\n")
         write_ledger(out, cases)
@@ -192,7 +193,8 @@ def run_in_world(path: Path) -> None:
 
 def write_ledger(out: Path, cases: list[Case]) -> None:
     """Write the line of each case that was run."""
-    runs = [Measure.model_validate_json(line) for line in (out / RUNS).read_text().splitlines()]
+    lines = (out / RUNS).read_text().splitlines() if (out / RUNS).exists() else []
+    runs = [Measure.model_validate_json(line) for line in lines]
     of_case = [(case, [found for found in runs if found.cell == name(case)]) for case in cases]
     rows = [compared(out.name, case, own) for case, own in of_case if any(not found.failed for found in own)]
     (out / LEDGER).write_text("".join(f"{row.model_dump_json()}\n" for row in rows))

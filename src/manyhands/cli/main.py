@@ -62,8 +62,8 @@ def make_app() -> typer.Typer:
     for command in commands:
         app.command(command.__name__)(_stoppable(command))
     app.add_typer(runs.app, name="runs")
-    app.command("syncs")(syncs.syncs)
-    app.command("doctor")(doctor.doctor)
+    app.command("syncs")(_stoppable(syncs.syncs))
+    app.command("doctor")(_stoppable(doctor.doctor))
     return app
 
 

@@ -112,14 +112,20 @@ def calibrate(
     measured = {absolute(name): _prepare(name, engines, most) for name in dict.fromkeys(task_names)}
     _check_writable(path)
     stages = _stages(list(measured), engines, crowds(most))
+    observe(Progress("cores", 0.0))
+    cores = _time_cores(most, engines)
     found = _launch_all(stages, measured, sizes or SIZES, budget_s, observe)
-    # What more workers than were measured do to each other, bare threads must tell.
-    cores = time_cores(facts.cores()) if most < facts.cores() else CoreTimes()
     newer = _gather(stages, measured, found, cores)
     say_if_busy(newer, say)
     whole = before.joined(newer) if before is not None else newer
     write_atomically(path, whole.model_dump_json() + "\n")
     return whole
+
+
+def _time_cores(most: int, engines: Sequence[str]) -> CoreTimes:
+    """Let bare threads tell what more workers than will be measured, or messages of many threads, do to each other."""
+    cores = facts.cores()
+    return time_cores(cores) if most < cores or ("threads" in engines and cores > 2) else CoreTimes()
 
 
 def crowds(most: int) -> list[int]:

@@ -1,20 +1,21 @@
 """Time what cores take when several are busy, with bare threads and no task: computing, memory, the interpreter's lock.
 
-It is how many workers disturb each other that could not be measured: `simulate` needs it for more than were.
+So `simulate` knows what more workers than were measured would do to each other.
 """
 
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 
+from manyhands.config import RunConfig
+from manyhands.launch.cores import process_settings
 from manyhands.record.calibration import CoreTimes
 
-ROUNDS, ROUND_S = 5, 0.04
-"""Of each number of threads and kind of work, in turn."""
+ROUNDS, ROUND_S, LATEST_S = 3, 0.04, 30.0
+"""Of each number of threads and kind of work, in turn; and how long all of them may take to begin."""
 SIDE, LONG, SHORT = 192, 2**22, 64
 """Of matrices that fit into a core's own cache, of arrays that fit into none, and of one that takes no time at all."""
 
@@ -24,7 +25,7 @@ Work = Callable[[], object]
 def time_cores(cores: int) -> CoreTimes:
     """Return what an operation of each kind takes, by the number of threads that are at it."""
     counts = thread_counts(cores)
-    with _one_blas_thread():
+    with process_settings(RunConfig(task="", blas_threads=1), 1, 1):
         rounds = [
             [_at_once(make, threads) for make in (_compute, _memory, _lock) for threads in counts]
             for _ in range(ROUNDS)
@@ -63,31 +64,29 @@ def _at_once(make: Callable[[], Work], threads: int) -> float:
     done = [0] * threads
 
     def work(i: int) -> None:
-        operation = make()
-        operation()
-        begin.wait()
+        try:
+            operation = make()
+            operation()
+            begin.wait(LATEST_S)
+        except threading.BrokenBarrierError:
+            return
+        except BaseException:
+            begin.abort()  # or the others would wait for this one
+            raise
         while not stop.is_set():
             operation()
             done[i] += 1
 
     workers = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(threads)]
-    for worker in workers:
-        worker.start()
-    begin.wait()
-    begun_s = time.perf_counter()
-    time.sleep(ROUND_S)
-    stop.set()
-    took_s = time.perf_counter() - begun_s
-    for worker in workers:
-        worker.join()
-    return 1e6 * took_s * threads / max(1, sum(done))
-
-
-@contextmanager
-def _one_blas_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
     try:
-        yield
+        for worker in workers:
+            worker.start()
+        begin.wait(LATEST_S)
+        begun_s = time.perf_counter()
+        time.sleep(ROUND_S)
+        took_s = time.perf_counter() - begun_s
     finally:
-        torch.set_num_threads(before)
+        stop.set()
+        for worker in workers:
+            worker.join()
+    return 1e6 * took_s * threads / max(1, sum(done))

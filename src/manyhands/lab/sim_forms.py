@@ -132,8 +132,8 @@ class SoloComm(Comm):
         self._link_free_s: Any = 0.0
         self.calls: list[tuple[str, int]] = []
         """Name and bytes of each."""
-        self.own_s: list[Any] = []
-        """Before each, what this rank took since the one before it had ended."""
+        self.before_s: list[Any] = []
+        """Before each, what this rank took by itself since the one before it had ended."""
         self._since_s: Any = 0.0
         self.clock = lambda: self._now_s
 
@@ -189,7 +189,7 @@ class SoloComm(Comm):
 
     def _begin(self, call: str, num_bytes: int) -> Any:
         self.calls.append((call, num_bytes))
-        self.own_s.append(self._now_s - self._since_s)
+        self.before_s.append(self._now_s - self._since_s)
         self._link_free_s = bucket_end_s(self._now_s, self._link_free_s, self._cost_s(call, num_bytes))
         return self._link_free_s
 
@@ -221,8 +221,9 @@ def meetings(series: Series) -> Closed:
     in_a_row = round(min(apart, float(series.steps_per_epoch[0])))
     parted = 0.0
     if met >= steps and steps % series.scene.steps_per_epoch == 0 and series.serial_s > 0:
-        # At the end of an epoch the workers meet once more: after what each does by itself since the step's last call.
-        parted = float(np.max(comm.own_s[-1])) / series.serial_s / series.scene.steps_per_epoch
+        # At the end of an epoch the workers meet once more, after what each does by itself since the step's last call.
+        meeting = max(i for i, (call, _) in enumerate(comm.calls) if call == "all-gather")
+        parted = min(1.0, float(np.max(comm.before_s[meeting])) / series.serial_s) / series.scene.steps_per_epoch
     slowest = series.own_s(in_a_row, parted)
     log = _run_alone(series, steps, slowest - series.serial_s)[1]
     return Closed(_splits(series, log, steps, slowest), in_a_row, parted)

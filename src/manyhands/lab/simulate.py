@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +10,7 @@ from typing import Any, Literal
 from manyhands import facts, tasks
 from manyhands.errors import check, unknown
 from manyhands.lab.calibration_fits import MODELS
-from manyhands.lab.folders import new_folder
+from manyhands.lab.folders import kept_if_used
 from manyhands.lab.sim_asked import (
     MOST_FOLLOWED,
     SUCH_HOSTS,
@@ -129,10 +130,11 @@ def simulate(
     network = Network(task, known.made, kept)
     network.check_calibrated(known)
     whole = check_batch(batch_size, batch_per_worker, network.config.batch_size, network.samples)
+    here = max(counts) if called == THIS_HOST and by == "workers" else 1  # all workers of this host are on one node
     points = make_points(
         counts,
         by,
-        node_size=place.node_size if place is not None else max(counts) if called == THIS_HOST and workers else 1,
+        node_size=place.node_size if place is not None else here,
         samples=network.samples,
         batch_size=whole,
         batch_per_worker=batch_per_worker,
@@ -144,11 +146,17 @@ def simulate(
     if training is not None:
         training.check(specs, points)
     alone = Alone.of(predictor, batch_per_worker or whole)
-    folder, found = None if out is None else SimulationDir(new_folder(out, task)), _Found()
     asked = _Asked(predictor, specs, points, alone, training, called, command, begun)
+    with kept_if_used(out, task) if out is not None else nullcontext() as kept_in:
+        return _simulate(asked, None if kept_in is None else SimulationDir(kept_in), observe)
+
+
+def _simulate(asked: _Asked, folder: SimulationDir | None, observe: Observer) -> SimulationRecord:
+    """Predict, then train; what was found when somebody stops it is kept."""
+    found, place = _Found(), asked.predictor.cluster
     try:
         for some in _predict(asked, observe):
-            found.rows += zip((each.point for each in some), make_rows(some, alone, place), strict=True)
+            found.rows += zip((each.point for each in some), make_rows(some, asked.alone, place), strict=True)
         _train(asked, found, folder, observe)
         return _keep(asked, found, "complete", folder)
     except KeyboardInterrupt:
@@ -196,7 +204,8 @@ def _train(asked: _Asked, found: _Found, folder: SimulationDir | None, observe: 
 
     def tell(i: int, row: SimulationRow, pulse: Pulse) -> None:
         done, total = i + pulse.step / pulse.steps, len(found.rows)
-        observe(SimulationPulse(row.sync, row.number, done, total, True, pulse.accuracy, pulse.eta_s))
+        told = {"accuracy": pulse.accuracy, "left_s": pulse.eta_s}
+        observe(SimulationPulse(row.sync, row.number, done, total, trains=True, **told))
 
     for result in train_each(asked.training, _in_order(asked, found), folder.path if folder else None, tell):
         if isinstance(result, TrainedRow):

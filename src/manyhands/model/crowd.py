@@ -133,24 +133,31 @@ def _growth(calibration: Calibration, task: str, engine: str, rows: float, shari
     crowds = _crowds(calibration, task, engine, "silent")
     most = max(crowds)
     if calibration.comms[engine].model == "slices":
-        before_s, after_s = (_locked_s(calibration, task, engine, rows, workers) for workers in (most, sharing))
+        before_s, after_s = (_locked_s(calibration, task, engine, rows, most, workers) for workers in (most, sharing))
         return Growth(*(max(1.0, after / before_s.value) for after in after_s))
     measured = max(1.0, _at_rows(crowds[most], rows).quiet_s / _at_rows(crowds[1], rows).quiet_s)
     return crowded(calibration.cores, most, sharing, measured)
 
 
-def _locked_s(calibration: Calibration, task: str, engine: str, rows: float, workers: int) -> Growth:
-    """Return what a step takes so many threads by what the lock is needed for, which is the same for each piece.
+def _locked_s(calibration: Calibration, task: str, engine: str, rows: float, few: int, workers: int) -> Growth:
+    """Return what a step takes so many threads by what the lock is needed for; of a few it was measured.
 
-    With the fewest rows hardly anything is done without it.
+    With the fewest rows hardly anything is done without it. Every piece of a batch needs it as long for its compute,
+    and the update and the loop once a step.
     """
     crowds, costs = _crowds(calibration, task, engine, "silent"), calibration.tasks[task]
     fewest = min(point.rows for point in crowds[2])
-    alone_s, two_s = (_at_rows(crowds[k], fewest).quiet_s for k in (1, 2))
-    piece_s, pieces = held_s(alone_s, two_s), float(np.ceil(rows / costs.piece_rows)) if costs.piece_rows else 1.0
-    free_s = max(0.0, _at_rows(crowds[1], rows).quiet_s - pieces * min(piece_s, alone_s))
-    slower, longer = crowded(calibration.cores, 1, workers), handing_on(calibration.cores.lock_us, workers)
-    return Growth(*(queue_s(workers, pieces * piece_s * a, free_s * b) for a, b in zip(longer, slower, strict=True)))
+    alone, two = (_at_rows(crowds[k], fewest) for k in (1, 2))
+    pieces = float(np.ceil(rows / costs.piece_rows)) if costs.piece_rows else 1.0
+    times = (
+        (undisturbed(alone.compute_s), undisturbed(two.compute_s), pieces),
+        (undisturbed(alone.serial_s), undisturbed(two.serial_s), 1.0),
+    )
+    locked_s = sum(often * held_s(one_s, two_s) for one_s, two_s, often in times)
+    in_it_s = sum(often * min(held_s(one_s, two_s), one_s) for one_s, two_s, often in times)
+    free_s = max(0.0, _at_rows(crowds[1], rows).quiet_s - in_it_s)
+    slower, longer = crowded(calibration.cores, 1, workers), handing_on(calibration.cores.lock_us, few, workers)
+    return Growth(*(queue_s(workers, locked_s * a, free_s * b) for a, b in zip(longer, slower, strict=True)))
 
 
 def _crowds(calibration: Calibration, task: str, engine: str, part: Part = "times") -> dict[int, list[RowTimes]]:

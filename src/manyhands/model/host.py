@@ -107,19 +107,17 @@ class HostCalls:
 
     def _longer(self, ranks: int) -> float:
         """Return how many times as long as between two threads the lock takes to get, which is most of their α."""
-        return handing_on(self._lock_us, ranks).value if self._costs.model == "slices" else 1.0
+        return handing_on(self._lock_us, self._costs.ranks, ranks).value if self._costs.model == "slices" else 1.0
 
-    def _grown_s(self, call: str, few: int, p: int, num_bytes: float) -> float:
-        """Return what p ranks take, of which a few were measured: what these take more than by the formulas stays.
+    def _grown_s(self, call: str, known: int, p: int, num_bytes: float) -> float:
+        """Return what p ranks take, where another number is known: what that takes more than by the formulas stays.
 
-        That is the time to wake up and that of Python, mostly. Where they take less, the formulas are as far off for p.
+        That is the time to wake up and that of Python, mostly. Where it takes less, the formulas are as far off for p.
         """
-        measured_s, formula_s, grown_s = (
-            _on_curve(self._curves[call][few], num_bytes),
-            *(self._formula(call, ranks, num_bytes) for ranks in (few, p)),
-        )
+        measured_s = _on_curve(self._curves[call][known], num_bytes)
+        formula_s, grown_s = (self._formula(call, ranks, num_bytes) for ranks in (known, p))
         more_s = measured_s - formula_s
-        return grown_s + more_s if more_s > 0 else grown_s * measured_s / formula_s
+        return grown_s + more_s if more_s >= 0 else grown_s * measured_s / formula_s
 
     @cached_property
     def _jitter(self) -> dict[tuple[str, int], Floats]:

@@ -205,7 +205,8 @@ def machine_of(
     """
     check(task in calibration.tasks, f"task '{task}' is not calibrated; run 'manyhands calibrate {task}'")
     again = f"manyhands calibrate {task} --engines {engine}"
-    check(engine in calibration.comms, f"engine {engine} is not calibrated; run '{again}'")
+    measured = engine in calibration.comms and calibration.crowd(engine, task)
+    check(bool(measured), f"engine {engine} is not calibrated with task '{task}'; run '{again}'")
     comm = calibration.comms[engine]
     in_steps = [call for each in calibration.crowd(engine, task) for call in each.exchanges]
     host = HostCalls(comm, in_steps, calibration.cores.lock_us)

@@ -2,7 +2,7 @@
 one process, the interpreter's lock, which each operation gives away and wants back.
 
 `calibrate` measures that with bare threads, as many as there are cores, whatever the number of workers; it is a matter
-of seconds and of no task. What two workers of a task take more than one tells how much the task has to do with it.
+of seconds and of no task. How much of it a task feels, its own workers tell: few take longer than one alone.
 """
 
 import math
@@ -16,7 +16,7 @@ from manyhands.record.calibration import CoreTimes
 MOST_QUEUED = 4096
 """Workers up to which a queue is followed one by one; beyond that what they queue for is busy all the time."""
 DOUBT = 1.2
-"""By which factor a hand-over may take longer or less between operations of a step than between bare threads."""
+"""By which factor the lock may take longer or shorter to get between operations of a step than between bare threads."""
 TELLING = 0.05
 """By how much memory must disturb a few more than computing does, to tell which of them a task is about."""
 
@@ -40,21 +40,20 @@ def crowded(cores: CoreTimes, few: int, many: int, measured: float = 1.0) -> Gro
     compute, memory = (_at(us, few) / _at(us, 1) for us in (cores.compute_us, cores.memory_us))
     share = min(max(0.0, (measured - compute) / (memory - compute)), 1.0) if memory - compute > TELLING else 0.0
     demand = demand_of(few, measured)
-    queued = queueing(many, demand) / queueing(min(many, max(few, *cores.compute_us, 1)), demand)
+    queued = queueing(many, demand) / queueing(min(many, max([few, *cores.compute_us])), demand)
     return Growth(least, (least + share * (most - least)) * math.sqrt(queued), most * queued)
 
 
-def handing_on(lock_us: Mapping[int, float], threads: int) -> Growth:
-    """Return how many times as long it takes to get the lock, with so many threads, as with two.
+def handing_on(lock_us: Mapping[int, float], few: int, threads: int) -> Growth:
+    """Return how many times as long as two threads so many take to get the lock; how a few share it is measured.
 
-    Beyond those that were measured it may take no longer, or grow with the threads; the geometric mean is between.
+    Beyond all that was measured it may take no longer, or grow with the threads; the geometric mean is between.
     """
-    if threads <= 2:
-        return Growth(1.0, 1.0, 1.0)
-    most, low = max(2, *lock_us, 2), max(1.0, _at(lock_us, threads) / _at(lock_us, 2))
-    if threads <= most:
-        return Growth(max(1.0, low / DOUBT), low, low * DOUBT)
-    return Growth(low, low * math.sqrt(threads / most), low * threads / most)
+    longer = max(1.0, _at(lock_us, threads) / _at(lock_us, 2))
+    if threads <= few:
+        return Growth(longer, longer, longer)
+    beyond = max(1.0, threads / max([few, *lock_us]))
+    return Growth(max(1.0, longer / DOUBT), longer * math.sqrt(beyond), longer * beyond * DOUBT)
 
 
 def held_s(alone_s: float, two_s: float) -> float:

@@ -92,7 +92,8 @@ class CommCosts(BaseModel):
     duplex: Literal["full", "half"]
     """Whether messages in both directions at once take no longer than one; whichever fits better."""
     error_pct: float
-    """By how much the fit is off, in the median over the points; predictions for this host are scaled to the points."""
+    """By how much the fit is off, in the median over the points, of threads those of two; predictions for this host
+    begin at the points."""
     points: list[CallTimes] = Field(min_length=1)
 
     @property
@@ -155,7 +156,7 @@ class Calibration(BaseModel):
     """By the engine's name."""
     contention: list[Contention] = []
     cores: CoreTimes = CoreTimes()
-    """Nothing where as many workers were measured as there are cores."""
+    """Nothing where it tells no more than the workers do."""
 
     def crowd(self, engine: str, task: str) -> list[Contention]:
         """Return what was measured of several of a task's workers at the same time."""

@@ -21,7 +21,7 @@ FOOTER = "All but what was trained is predicted; intervals hold 90 %."
 
 MEANINGS = {
     "nodes": "A star where a formula was used; the others come from following events",
-    "workers": "The same; a node may have several",
+    "workers": "Of which a node may have several; a star where a formula was used",
     "ranks": "Workers, and servers behind the plus",
     "batch": "Global batch: samples of one step over all workers",
     "step": "Time of one step, with its 90 % interval",

@@ -19,7 +19,14 @@ from manyhands.lab.calibration_calls import joined_calls, time_calls
 from manyhands.lab.calibration_steps import joined_steps
 from manyhands.launch.places import calibration_path
 from manyhands.model.machine import machine_of
-from manyhands.record.calibration import Calibration, differences, machine_name, open_calibration, read_calibration
+from manyhands.record.calibration import (
+    Calibration,
+    CoreTimes,
+    differences,
+    machine_name,
+    open_calibration,
+    read_calibration,
+)
 
 SIZES = (0, 8, 4096)
 TINY = Path(__file__).parents[2] / "conformance" / "tiny.py"
@@ -99,6 +106,35 @@ def test_a_second_calibration_adds_to_the_first(made: Calibration, tmp_path: Pat
     assert second.crowd("threads", tiny("mlp")) == first.crowd("threads", tiny("mlp"))
     assert second.tasks[tiny("batchnorm")].points[0].rows == 2, "one row has no statistics"
     assert open_calibration(path) == second
+
+
+def test_where_cores_are_left_over_bare_threads_tell_of_more_workers(
+    tmp_path: Path, tiny: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a later calibration of as many workers as cores does not lose it."""
+    told = CoreTimes(compute_us={1: 1.0, 3: 2.0}, memory_us={1: 1.0, 3: 3.0}, lock_us={1: 1.0, 3: 4.0})
+    monkeypatch.setattr(lab, "time_cores", lambda cores: told if cores == 3 else None)
+    monkeypatch.setattr(facts, "cores", lambda: 3)
+    first = tiny_calibration(tmp_path / "here.json", tiny("mlp"), ranks=2)
+    assert first.cores == told
+    bare = first.model_copy(update={"cores": CoreTimes()})
+    assert first.joined(bare).cores == told
+    assert bare.joined(first).cores == told
+
+
+def test_a_calibration_from_before_bare_threads_were_asked_can_be_read(made: Calibration, tmp_path: Path) -> None:
+    older = json.loads(made.model_dump_json())
+    del older["cores"]
+    for costs in older["tasks"].values():
+        del costs["piece_rows"]
+    path = tmp_path / "older.json"
+    path.write_text(json.dumps(older))
+    read = open_calibration(path)
+    assert read is not None
+    assert read.cores == CoreTimes()
+    (task,) = read.tasks
+    crowded = machine_of(read, task, engine="threads", workers=8, rows_per_worker=4).contention
+    assert crowded.low <= crowded.value <= crowded.high
 
 
 def test_what_other_versions_measured_is_dropped_and_said(

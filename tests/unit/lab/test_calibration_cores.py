@@ -1,7 +1,10 @@
 """What cores take when several are busy."""
 
+import threading
+
 import pytest
 
+from manyhands.lab import calibration_cores
 from manyhands.lab.calibration_cores import thread_counts, time_cores
 
 
@@ -18,4 +21,15 @@ def test_every_kind_of_work_is_timed_with_every_number_of_threads() -> None:
     for us in (found.compute_us, found.memory_us, found.lock_us):
         assert list(us) == [1, 2]
         assert all(each > 0 for each in us.values())
-    assert found.lock_us[1] < found.compute_us[1] < found.memory_us[1], "nothing, 14 million operations, 50 MB"
+
+
+def test_a_thread_that_fails_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(calibration_cores, "_compute", no_memory)
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    before = threading.active_count()
+    with pytest.raises(threading.BrokenBarrierError):
+        time_cores(2)
+    assert threading.active_count() == before

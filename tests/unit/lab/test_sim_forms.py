@@ -62,7 +62,7 @@ def test_many_at_once_are_as_one_by_one(text: str) -> None:
         assert found.split.step_s == pytest.approx(alone.split.step_s)
 
 
-@pytest.mark.parametrize("text", ["allreduce", "local-sgd", "average-epoch"])
+@pytest.mark.parametrize("text", ["allreduce", "local-sgd", "local-sgd:period=1", "average-epoch", "compressed"])
 def test_where_every_step_ends_an_epoch_its_parts_are_waited_for_one_by_one(text: str) -> None:
     known = calibration(lambda rows: varying(rows, share=0.05))
     costs = known.tasks["mlp"]

@@ -134,7 +134,7 @@ def test_every_piece_of_a_batch_needs_the_lock_again() -> None:
 
 def test_a_lock_of_which_nothing_is_known_may_take_longer_with_more_threads() -> None:
     low, value, high = contention(with_lock(2.0, {}), "mlp", "threads", min(ROWS), 8)
-    assert (low, value, high) == pytest.approx((8, 16, 32))
+    assert (low, value, high) == pytest.approx((8, 16, 32 * 1.2))
 
 
 def test_workers_take_longer_as_bare_threads_do_where_more_cores_are_busy() -> None:

@@ -184,7 +184,8 @@ def test_what_is_not_calibrated_is_said() -> None:
     with pytest.raises(UserError, match=r"task 'cnn' is not calibrated; run 'manyhands calibrate cnn'"):
         machine_of(calibration(), "cnn", engine="mpi", workers=2, rows_per_worker=8)
     with pytest.raises(
-        UserError, match=r"engine torch is not calibrated; run 'manyhands calibrate mlp --engines torch'"
+        UserError,
+        match=r"engine torch is not calibrated with task 'mlp'; run 'manyhands calibrate mlp --engines torch'",
     ):
         machine_of(calibration(), "mlp", engine="torch", workers=2, rows_per_worker=8)
     with pytest.raises(UserError, match=r"9 ranks are more than the cluster has room for"):
