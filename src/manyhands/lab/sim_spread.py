@@ -9,6 +9,7 @@ import numpy as np
 from manyhands.lab.sim_events import StepSplit
 from manyhands.model.crowd import contention, run_spread
 from manyhands.model.links import Floats
+from manyhands.model.sharing import Growth, handing_on
 from manyhands.record.calibration import Calibration, CallTimes, RowTimes
 from manyhands.record.simulation import Estimate
 
@@ -58,7 +59,8 @@ class Doubt:
     """Of what workers do by themselves: nobody knows how much they disturb each other where more than were measured
     share a node."""
     calls: float
-    """Of the exchange: calls of more ranks, or over other links, than were measured are as sure as the formulas fit."""
+    """Of the exchange: calls of more ranks, or over other links, than were measured are as sure as the formulas fit,
+    and as it is known how long more threads take to get a lock."""
 
     def of(self, split: StepSplit) -> float:
         """Return the share of a whole step."""
@@ -70,14 +72,20 @@ def doubt(
     calibration: Calibration, task: str, engine: str, *, rows: float, sharing: int, ranks: int, on_host: bool
 ) -> Doubt:
     """Return what is not known of workers with so many rows, so many of them on a node, and so many ranks in all."""
-    low, _, high = contention(calibration, task, engine, rows, sharing)
     comm = calibration.comms[engine]
-    measured = on_host and ranks <= comm.ranks
+    fits = 0.0 if on_host and ranks <= comm.ranks else comm.error_pct / 100 / MEDIAN_ERROR
+    locked = comm.model == "slices" and on_host
+    lock = _within(handing_on(calibration.cores.lock_us, comm.ranks, ranks)) if locked else 0.0
     return Doubt(
         run_spread(calibration, task, engine, sharing),
-        math.log(high / low) / (2 * NORMAL),
-        0.0 if measured else comm.error_pct / 100 / MEDIAN_ERROR,
+        _within(contention(calibration, task, engine, rows, sharing)),
+        math.hypot(fits, lock),
     )
+
+
+def _within(bounds: Growth) -> float:
+    """Return the standard deviation of what lies between these bounds nine times of ten, as a share."""
+    return math.log(bounds.high / bounds.low) / (2 * NORMAL)
 
 
 def estimate(value: float, drawn: Sequence[float], share: float) -> Estimate:

@@ -13,9 +13,10 @@ from manyhands.lab import simulate as module
 from manyhands.lab.sim_asked import read_counts, read_syncs
 from manyhands.lab.sim_parts import Network
 from manyhands.lab.sim_rows import failures_in
-from manyhands.lab.sim_spread import resampled
+from manyhands.lab.sim_spread import doubt, resampled
 from manyhands.model.cluster import SlowNode
 from manyhands.model.crowd import step_times
+from manyhands.record.calibration import CoreTimes
 from manyhands.record.simulation import SimulationDir, SimulationRecord, SimulationRow
 
 Predict = Callable[..., SimulationRecord]
@@ -136,6 +137,20 @@ def test_what_the_formulas_miss_widens_the_interval(predict: Predict) -> None:
     assert a.step_ms.value == b.step_ms.value
     share = 0.2 / 0.6745 * b.comm_ms / b.step_ms.value
     assert math.log(b.step_ms.high / b.step_ms.value) == pytest.approx(1.833 * share, rel=0.01)
+
+
+def test_calls_of_more_threads_than_were_measured_are_as_sure_as_their_lock() -> None:
+    known = calibration(constant)
+    shared = known.comms["threads"].model_copy(update={"model": "slices"})
+    known = known.model_copy(update={"comms": {**known.comms, "threads": shared}})
+    about = {"rows": 8, "sharing": 1, "on_host": True}
+    timed = known.model_copy(update={"cores": CoreTimes(lock_us={2: 10.0, 16: 30.0})})
+    two, many = (doubt(timed, "mlp", "threads", ranks=ranks, **about).calls for ranks in (2, 16))
+    guessed = doubt(known, "mlp", "threads", ranks=16, **about).calls
+    assert two == 0
+    assert many == pytest.approx(math.log(1.2**2) / (2 * 1.645), rel=1e-3)
+    assert guessed == pytest.approx(math.log(8 * 1.2) / (2 * 1.645), rel=1e-3)
+    assert doubt(known, "mlp", "mpi", ranks=16, **about).calls == 0, "which has no lock"
 
 
 def test_a_node_may_have_several_workers(predict: Predict) -> None:
