@@ -6,8 +6,10 @@ A trailing `_` of a module's name, which tells it from a library of that name, i
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Hashable
+from functools import cache
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from manyhands.errors import unknown
 
@@ -34,7 +36,13 @@ def _known(package: ModuleType, base: type[T]) -> dict[str, type[T]]:
 
 
 def _class_of(package: ModuleType, base: type[T], module_name: str) -> type[T] | None:
-    module = importlib.import_module(f"{package.__name__}.{module_name}")
+    module, kind = importlib.import_module(f"{package.__name__}.{module_name}"), cast(Hashable, base)
+    return cast(type[T] | None, _class_in(module, kind))
+
+
+@cache
+def _class_in(module: ModuleType, base: Any) -> Any:
+    """Look through a module; once, since a simulation asks for its strategy again and again."""
     own = [
         c
         for _, c in inspect.getmembers(module, inspect.isclass)
