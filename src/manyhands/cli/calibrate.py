@@ -13,6 +13,7 @@ from rich.table import Table
 
 from manyhands.cli.options import JSON_OPTION, default_is
 from manyhands.cli.show import meter, people, print_json, results
+from manyhands.errors import check
 from manyhands.launch.places import calibration_path
 from manyhands.record.calibration import Calibration, CommCosts, TaskCosts
 from manyhands.record.texts import figure
@@ -42,8 +43,9 @@ def calibrate(
     ] = None,
     engines: Annotated[str, typer.Option(help="Engines whose calls to measure: threads, mpi or torch.")] = ENGINES,
     ranks: Annotated[
-        int, typer.Option(help=f"The most ranks to measure at once.{default_is('the cores')}", show_default=False)
-    ] = 0,
+        int | None,
+        typer.Option(help=f"The most ranks to measure at once.{default_is('the cores')}", show_default=False),
+    ] = None,
     budget: Annotated[str, typer.Option(help="Time that it may take: 30s, 2m.")] = BUDGET,
     calibration: CALIBRATION_OPTION = None,
     json: JSON_OPTION = False,
@@ -66,15 +68,16 @@ def calibrate(
     from manyhands.lab.budget import parse_duration
     from manyhands.lab.calibrate import calibrate as measure  # scipy is slow to import, and other commands need none
 
+    check(ranks != 0, "ranks must be at least 2, got 0")
     path = calibration or calibration_path()
     names = tasks or [TASK]
-    chosen = [each.strip() for each in engines.split(",") if each.strip()]
+    chosen = list(dict.fromkeys(each.strip() for each in engines.split(",") if each.strip()))
     with meter() as tell, redirect_stdout(sys.stderr):
         found = measure(
             names,
             path=path,
             engines=chosen,
-            ranks=ranks,
+            ranks=ranks or 0,
             budget_s=parse_duration(budget),
             observe=lambda progress: tell("calibrating", progress.done, 1.0, progress.label),
             say=lambda sentence: people.print(f"warning: {sentence}", markup=False, soft_wrap=True),

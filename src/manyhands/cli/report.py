@@ -135,12 +135,21 @@ def _find(names: Sequence[str], out: Path | None) -> Found:
     known += list_advice(out or ADVICE)
     found = Found([], [])
     for name in names:
-        one = _path(Path(name)) or _named(name, known, runs)
+        here = _path(Path(name)) if out is None or name not in HINTS else _all_of(name, out)
+        one = here or _named(name, known, runs)
         if isinstance(one, RunDir):
             found.runs.append(one)
         else:
             found.sources.append(one)
     return found
+
+
+def _all_of(name: str, out: Path) -> "Source | None":
+    """Return the newest simulation or advice of another folder than the usual, or all its validations."""
+    if name == "validations":
+        return out / LEDGER if (out / LEDGER).is_file() else None
+    found: list[Source] = [*(list_simulations(out) if name == "simulations" else list_advice(out))]
+    return found[-1] if found else None
 
 
 def _path(path: Path) -> "Source | RunDir | None":

@@ -74,8 +74,9 @@ def simulate(
         int | None, _option("Batch size of each worker; the global batch grows with the workers.")
     ] = None,
     steps: Annotated[
-        int, _option("Steps that are simulated of each row, over all seeds.", "50 to 500, the more the fewer workers")
-    ] = 0,
+        int | None,
+        _option("Steps that are simulated of each row, over all seeds.", "50 to 500, the more the fewer workers"),
+    ] = None,
     method: Annotated[
         str, _option("auto, events (the strategy's own code on virtual ranks) or formula (closed form).", "auto")
     ] = "auto",
@@ -111,6 +112,7 @@ def simulate(
     gc.freeze()  # what is imported stays; to look through it again and again takes a second where rows are very many
     check(bool(task), "which task? for example: manyhands simulate mlp --nodes 1,2,4,...,64")
     check(nodes is not None or workers is not None, "how many nodes? for example: --nodes 1,2,4,...,64")
+    check(steps is None or steps >= 1, f"steps must be at least 1, got {steps}")
     asked = {"target_accuracy": target_accuracy, **options}
     alone = [name for name, value in asked.items() if value is not None and not train]
     check(not alone, f"--{alone[0].replace('_', '-') if alone else ''} belongs to --train; add it")
@@ -124,7 +126,7 @@ def simulate(
             engine=engine,
             batch_size=batch_size,
             batch_per_worker=batch_per_worker,
-            steps=steps,
+            steps=steps or 0,
             method=method,
             seed=seed,
             train=options if train else None,

@@ -69,7 +69,8 @@ def read_counts(text: str | int | Sequence[int], name: str = "nodes") -> list[in
     for count in found:
         check(1 <= count <= MOST, f"{name} must be from 1 to {MOST:,}, got {count}")
     check(
-        len(found) <= MOST_COUNTS, f"{name} has {len(found):,} numbers; at most {MOST_COUNTS:,} are predicted at once"
+        len(found) <= MOST_COUNTS,
+        f"{name} has too many numbers; at most {MOST_COUNTS:,} are predicted at once",
     )
     return sorted(set(found))
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from manyhands import facts, tasks
 from manyhands.errors import check, unknown
+from manyhands.lab.calibrate import say_if_busy
 from manyhands.lab.calibration_fits import MODELS
 from manyhands.lab.folders import kept_if_used
 from manyhands.lab.sim_asked import (
@@ -127,6 +128,7 @@ def simulate(
         called = SUCH_HOSTS
     for sentence in differences(known, facts.hardware(), facts.versions()):
         say(sentence)
+    say_if_busy(known, say)
     network = Network(task, known.made, kept)
     network.check_calibrated(known)
     whole = check_batch(batch_size, batch_per_worker, network.config.batch_size, network.samples)
@@ -139,6 +141,9 @@ def simulate(
         batch_size=whole,
         batch_per_worker=batch_per_worker,
     )
+    if batch_per_worker and (cut := [point for point in points if batch_per_worker * point.workers > network.samples]):
+        who, samples = f"{cut[0].number:,} {by}", f"{network.samples:,} samples"
+        say(f"from {who} on a step has all {samples}, which is less than {batch_per_worker:,} a worker")
     predictor = Predictor(known, network, engine, place, seed, steps, way)
     for spec in specs:
         predictor.check(spec, points)

@@ -41,9 +41,9 @@ class LinkSpec(BaseModel):
 
     model_config = STRICT
 
-    latency_us: float = Field(ge=0)
+    latency_us: float = Field(ge=0, le=1e9)
     """Microseconds of an empty message."""
-    gigabit_per_s: float = Field(gt=0)
+    gigabit_per_s: float = Field(gt=0, le=1e9)
     """Rate of a large message, each way."""
     overhead_us: float = Field(default=0.0, ge=0)
     """Part of the latency for which a port is busy, so that messages to one server queue up for it."""
@@ -86,7 +86,7 @@ class SlowNode(BaseModel):
 
     node: int = Field(ge=0)
     """Which; the first is 0."""
-    factor: float = Field(ge=1)
+    factor: float = Field(ge=1, le=1e6)
     """How many times as long its ranks compute."""
 
 
@@ -111,20 +111,20 @@ class Cluster(BaseModel):
     """Cores of a node, or GPUs where these compute."""
     ranks_per_node: int = Field(default=0, ge=0)
     """Ranks that run on a node; 0 for one on each core."""
-    core_speed: float = Field(default=1.0, gt=0)
+    core_speed: float = Field(default=1.0, gt=0, le=1e6)
     """How many times as fast a core computes as one of the machine that was calibrated."""
     inside: Annotated[LinkSpec, BeforeValidator(_read_link)] = READY_LINKS["shared-memory"]
     """The link between ranks of a node."""
     between: Annotated[LinkSpec, BeforeValidator(_read_link)]
     """The link between nodes: each has one port, which its ranks share."""
-    price_per_hour: float = Field(default=0.0, ge=0)
+    price_per_hour: float = Field(default=0.0, ge=0, le=1e9)
     """Of a node."""
     currency: str = "USD"
     slow: Annotated[tuple[SlowNode, ...], BeforeValidator(_read_slow)] = ()
     """Nodes that are slower than the others."""
     mtbf_hours: float | None = Field(default=None, gt=0)
     """Hours between two failures of a node, on average; none fails if not given."""
-    restart_s: float = Field(default=0.0, ge=0)
+    restart_s: float = Field(default=0.0, ge=0, le=1e7)
     """Seconds from a failure until all ranks compute again."""
 
     def model_post_init(self, _: Any) -> None:

@@ -318,6 +318,7 @@ def test_json_is_one_object(tmp_path: Path, command: Command, tiny: Callable[[st
         (["mlp", "--engines", "thread"], "there is no engine to calibrate 'thread'; did you mean 'threads'?"),
         (["mlp", "--engines", "serial"], "there is no engine to calibrate 'serial'"),
         (["mlp", "--engines", ","], "which engines? for example: --engines threads,mpi"),
+        (["mlp", "--ranks", "0"], "ranks must be at least 2, got 0"),
         (["mlp", "--ranks", "3"], "ranks must be from 2 to the 2 cores that are here, got 3"),
         (["mlp", "--ranks", "-1"], "ranks must be from 2 to the 2 cores that are here, got -1"),
         (["mlp", "--budget", "soon"], "a budget is written like 90s, 5m, 1h or 1m30s, got 'soon'"),

@@ -115,6 +115,12 @@ def test_a_batch_is_never_more_than_the_samples(predict: Predict) -> None:
     assert row(predict([64], batch_per_worker=SAMPLES), 64).batch_size == SAMPLES
 
 
+def test_that_a_batch_is_cut_is_said(predict: Predict) -> None:
+    said: list[str] = []
+    predict([2, 64, 128], batch_per_worker=SAMPLES // 64, calibration=calibration(constant), say=said.append)
+    assert said[-1] == "from 128 nodes on a step has all 10,000 samples, which is less than 156 a worker"
+
+
 def test_the_same_seed_gives_the_same(predict: Predict) -> None:
     first, again, other = predict(seed=3), predict(seed=3), predict(seed=4)
     assert first.rows == again.rows

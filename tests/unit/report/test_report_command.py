@@ -150,6 +150,21 @@ def test_one_folder_may_hold_everything(manyhands) -> None:  # type: ignore[no-u
     assert files == [f"each/{name}/report.csv" for name in ("sweep", "simulation", "validation", "run")]
 
 
+def test_all_of_a_kind_are_looked_for_where_one_says(manyhands) -> None:  # type: ignore[no-untyped-def]
+    """Not in the usual folder, which has others."""
+    for place, nodes in (("simulations", (1, 2)), ("elsewhere", (1, 2, 4))):
+        stored_simulation(Path(place, "s"), made_up_simulation(nodes, ("allreduce",)))
+        stored_advice(Path("advice" if place == "simulations" else place, "a"), made_up_advice())
+    stored_ledger(Path("elsewhere"), [made_up_validation()])
+    assert len(manyhands("report simulations --out elsewhere --format csv")[1].splitlines()) == 1 + 3
+    assert len(manyhands("report simulations --format csv")[1].splitlines()) == 1 + 2
+    assert manyhands("report validations --out elsewhere --format csv")[1].startswith("id,task,")
+    assert manyhands("report advice --out elsewhere --format png")[1].startswith("elsewhere/a/")
+    Path("none").mkdir()
+    for kind in ("simulations", "validations", "advice"):
+        assert manyhands(f"report {kind} --out none")[0] == 2
+
+
 def test_what_is_damaged_or_empty_of_predictions_is_said(manyhands) -> None:  # type: ignore[no-untyped-def]
     stored_validation(Path("validations/stopped"), [], status="interrupted")
     assert "has no validations.jsonl: no validation was completed yet" in manyhands("report validations")[2]
