@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from manyhands.record.reading import read_record
+from manyhands.record.reading import oldest_first, read_record
 from manyhands.record.simulation import Estimate
 
 
@@ -159,5 +159,4 @@ class AdviceDir:
 
 def list_advice(out: Path) -> list[AdviceDir]:
     """Return all advice under this folder, the newest at the end."""
-    files = sorted(out.glob("*/advice.json"), key=lambda file: (file.stat().st_mtime_ns, file))
-    return [AdviceDir(file.parent) for file in files]
+    return [AdviceDir(file.parent) for file in oldest_first(out.glob("*/advice.json"))]

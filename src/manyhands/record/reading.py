@@ -1,5 +1,6 @@
 """Read what was stored: what is missing or damaged is an error in one sentence."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,3 +21,8 @@ def read_record(file: Path, kind: type[Record], name: str) -> Record:
         raise UserError(f"'{file}' is damaged: it is no {name}") from None
     except OSError as error:
         raise UserError(f"cannot read '{file}': {error.strerror}") from None
+
+
+def oldest_first(files: Iterable[Path]) -> list[Path]:
+    """Return files in the order in which they were last written."""
+    return sorted(files, key=lambda file: (file.stat().st_mtime_ns, file))

@@ -1,6 +1,5 @@
 """What a simulation predicts, and how predictions compare with runs. Needs neither torch nor MPI."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -8,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from manyhands.errors import UserError
-from manyhands.record.reading import read_record
+from manyhands.record.reading import oldest_first, read_record
 from manyhands.record.virtual import Method as TrainingMethod
 from manyhands.record.virtual import VirtualPoint
 
@@ -290,16 +289,12 @@ class ValidationDir:
 
 def list_simulations(out: Path) -> list[SimulationDir]:
     """Return the simulations under this folder, the newest at the end."""
-    return [SimulationDir(file.parent) for file in _oldest_first(out.glob("*/simulation.json"))]
+    return [SimulationDir(file.parent) for file in oldest_first(out.glob("*/simulation.json"))]
 
 
 def list_validations(out: Path) -> list[ValidationDir]:
     """Return the validations under this folder, the newest at the end."""
-    return [ValidationDir(file.parent) for file in _oldest_first(out.glob("*/validation.json"))]
-
-
-def _oldest_first(files: Iterable[Path]) -> list[Path]:
-    return sorted(files, key=lambda file: (file.stat().st_mtime_ns, file))
+    return [ValidationDir(file.parent) for file in oldest_first(out.glob("*/validation.json"))]
 
 
 def read_validations(path: Path) -> list[Validation]:
