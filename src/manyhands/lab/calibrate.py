@@ -13,6 +13,7 @@ from manyhands.config import RunConfig
 from manyhands.errors import UserError, check, unknown
 from manyhands.lab.calibration_calls import SIZES, joined_calls
 from manyhands.lab.calibration_cores import time_cores
+from manyhands.lab.calibration_counts import count
 from manyhands.lab.calibration_fits import MODELS, comm_costs
 from manyhands.lab.calibration_steps import joined_steps
 from manyhands.lab.calibration_worker import Ask, calibrate_rank
@@ -113,19 +114,15 @@ def calibrate(
     _check_writable(path)
     stages = _stages(list(measured), engines, crowds(most))
     observe(Progress("cores", 0.0))
-    cores = _time_cores(most, engines)
-    found = _launch_all(stages, measured, sizes or SIZES, budget_s, observe)
+    began_s = time.perf_counter()
+    cores = time_cores(facts.cores())
+    left_s = budget_s - (time.perf_counter() - began_s)
+    found = _launch_all(stages, measured, sizes or SIZES, left_s, observe)
     newer = _gather(stages, measured, found, cores)
     say_if_busy(newer, say)
     whole = before.joined(newer) if before is not None else newer
     write_atomically(path, whole.model_dump_json() + "\n")
     return whole
-
-
-def _time_cores(most: int, engines: Sequence[str]) -> CoreTimes:
-    """Let bare threads tell what more workers than will be measured, or messages of many threads, do to each other."""
-    cores = facts.cores()
-    return time_cores(cores) if most < cores or ("threads" in engines and cores > 2) else CoreTimes()
 
 
 def crowds(most: int) -> list[int]:
@@ -321,10 +318,10 @@ def _task_costs(
         task=name,
         parameters=own.ready.replica.update.num_weights,
         weight_bytes=params.nbytes,
-        dtype=own.config.dtype,
         samples=samples,
         batch_size=samples if own.config.batch_size == "full" else min(own.config.batch_size, samples),
         piece_rows=own.config.micro_batch,
+        **count(own.ready.replica, own.config, own.ready.data.train)._asdict(),
         made=made,
         points=points,
         touch_ms=[ms for point in steps for ms in point["touch_ms"]],
@@ -336,18 +333,13 @@ def _contention(
     stage: _Stage, hosts: int, costs: TaskCosts, times: RowTimes, silent: RowTimes, exchanges: list[CallTimes]
 ) -> Contention:
     alone = next(point for point in costs.points if point.rows == times.rows)
-    factors = [
-        undisturbed(crowded) / max(undisturbed(single), 1e-9)
-        for crowded, single in ((times.compute_ms, alone.compute_ms), (times.serial_ms, alone.serial_ms))
-    ]
     return Contention(
         engine=stage.engine,
         task=stage.task,
         ranks=stage.ranks,
         hosts=hosts,
         rows=times.rows,
-        compute_factor=round(factors[0], 4),
-        serial_factor=round(factors[1], 4),
+        compute_factor=round(undisturbed(times.compute_ms) / max(undisturbed(alone.compute_ms), 1e-9), 4),
         times=times,
         silent=silent,
         exchanges=exchanges,

@@ -3,10 +3,11 @@
 So `simulate` knows what more workers than were measured would do to each other.
 """
 
+import math
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -14,27 +15,37 @@ from manyhands.config import RunConfig
 from manyhands.launch.cores import process_settings
 from manyhands.record.calibration import CoreTimes
 
-ROUNDS, ROUND_S, LATEST_S = 3, 0.04, 30.0
+ROUNDS, ROUND_S, LATEST_S = 12, 0.025, 30.0
 """Of each number of threads and kind of work, in turn; and how long all of them may take to begin."""
-SIDE, LONG, SHORT = 192, 2**22, 64
-"""Of matrices that fit into a core's own cache, of arrays that fit into none, and of one that takes no time at all."""
+SIDE, LONG, SHORT = 384, 2**22, 64
+"""Of matrices that keep a core busy with what its cache holds, of arrays that no cache holds, of next to nothing."""
 
 Work = Callable[[], object]
+Make = Callable[[], Work]
 
 
 def time_cores(cores: int) -> CoreTimes:
     """Return what an operation of each kind takes, by the number of threads that are at it."""
     counts = thread_counts(cores)
+    found: dict[Make, dict[int, list[list[float]]]] = {
+        make: {k: [] for k in counts} for make in (_compute, _memory, _lock)
+    }
     with process_settings(RunConfig(task="", blas_threads=1), 1, 1):
-        rounds = [
-            [_at_once(make, threads) for make in (_compute, _memory, _lock) for threads in counts]
-            for _ in range(ROUNDS)
-        ]
-    found = [round(statistics.median(each), 3) for each in zip(*rounds, strict=True)]
-    kinds = [found[i : i + len(counts)] for i in range(0, len(found), len(counts))]
-    compute, memory, lock = (dict(zip(counts, each, strict=True)) for each in kinds)
-    together = {threads: each / threads for threads, each in lock.items()}
-    return CoreTimes(compute_us=compute, memory_us=memory, lock_us=together)
+        for _ in range(ROUNDS):
+            for make, by_threads in found.items():
+                for threads, rounds in by_threads.items():
+                    rounds.append(_at_once(make, threads))
+    return CoreTimes(
+        compute_us={k: sorted(round(us, 1) for each in rounds for us in each) for k, rounds in found[_compute].items()},
+        compute_flops=2 * SIDE**3,
+        memory_us={k: _typical(rounds) for k, rounds in found[_memory].items()},
+        lock_us={k: _typical(rounds) / k for k, rounds in found[_lock].items()},
+    )
+
+
+def _typical(rounds: Sequence[Sequence[float]]) -> float:
+    """Return what an operation takes each thread by what all of them get done together."""
+    return statistics.median(statistics.harmonic_mean(each) for each in rounds)
 
 
 def thread_counts(cores: int) -> list[int]:
@@ -58,10 +69,10 @@ def _lock() -> Work:
     return lambda: a.mul_(1.0)
 
 
-def _at_once(make: Callable[[], Work], threads: int) -> float:
-    """Return the microseconds that each of so many threads takes for one operation."""
+def _at_once(make: Make, threads: int) -> list[float]:
+    """Return the microseconds that an operation takes each of so many threads."""
     begin, stop = threading.Barrier(threads + 1), threading.Event()
-    done = [0] * threads
+    took_us = [math.inf] * threads
 
     def work(i: int) -> None:
         try:
@@ -73,20 +84,20 @@ def _at_once(make: Callable[[], Work], threads: int) -> float:
         except BaseException:
             begin.abort()  # or the others would wait for this one
             raise
-        while not stop.is_set():
+        begun_s, done = time.perf_counter(), 0
+        while not (stop.is_set() and done):
             operation()
-            done[i] += 1
+            done += 1
+        took_us[i] = 1e6 * (time.perf_counter() - begun_s) / done
 
     workers = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(threads)]
     try:
         for worker in workers:
             worker.start()
         begin.wait(LATEST_S)
-        begun_s = time.perf_counter()
         time.sleep(ROUND_S)
-        took_s = time.perf_counter() - begun_s
     finally:
         stop.set()
         for worker in workers:
             worker.join()
-    return 1e6 * took_s * threads / max(1, sum(done))
+    return took_us

@@ -262,7 +262,6 @@ def compared(id_: str, case: Case, runs: Sequence[Measure]) -> Validation:
         measured_ms=measured,
         median_ms=median,
         error_pct=100 * (row.step_ms.value / median - 1),
-        noise_pct=_noise_pct(measured),
         held=row.step_ms.holds(median),
         oversubscribed=row.workers + row.servers > hosts * facts.cores(),
         steps=case.steps,
@@ -271,11 +270,3 @@ def compared(id_: str, case: Case, runs: Sequence[Measure]) -> Validation:
         calibrated=found.calibrated,
         versions=facts.versions(),
     )
-
-
-def _noise_pct(measured: Sequence[float]) -> float | None:
-    """Return half the distance between the quartiles, over the median; a single run tells nothing of that."""
-    if len(measured) < 2:
-        return None
-    low, high = np.percentile(measured, (25, 75))
-    return 100 * float(high - low) / 2 / statistics.median(measured)

@@ -4,14 +4,16 @@ Between two measured points every quantile is interpolated, linearly in the rows
 plus so much a row. Workers that share a host queue for what it has once, such as its memory or the interpreter's lock.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, final
 
 import numpy as np
 
 from manyhands.model.links import Floats
-from manyhands.model.sharing import Growth, crowded, handing_on, held_s, queue_s
+from manyhands.model.sharing import Growth, arithmetic_s, crowded, handing_on, lock_s, quantiles, queue_s, unevenness
 from manyhands.model.undisturbed import undisturbed
 from manyhands.record.calibration import Calibration, RowTimes
 
@@ -41,6 +43,16 @@ class StepTimes:
     def grown(self, factor: float) -> "StepTimes":
         """Return the same for a worker that takes so many times as long undisturbed; what disturbs it stays."""
         return StepTimes(*(part + (factor - 1) * undisturbed(part) for part in _parts(self)))
+
+    def spread_out(self, busy_s: float, shares: Callable[[int], Floats]) -> "StepTimes":
+        """Return the same for workers on cores that are uneven: `shares` returns by how much, of as many as asked.
+
+        Of the compute, only the arithmetic that keeps a core busy is so much slower where two virtual cores are one
+        real one for a while; what waits for memory most of the time hardly is.
+        """
+        busy_s = min(busy_s, undisturbed(self.compute_s))
+        compute_s, whole_s = (part + busy_s * shares(len(part)) for part in (self.compute_s, self.whole_s))
+        return StepTimes(compute_s, self.serial_s, whole_s)
 
     @property
     def quiet_s(self) -> float:
@@ -80,8 +92,12 @@ def _shared(calibration: Calibration, task: str, engine: str, rows: float, shari
     crowds = _crowds(calibration, task, engine, part)
     most = max(crowds)
     if sharing > most:
-        grown = 1.0 if calibration.comms[engine].apart else _growth(calibration, task, engine, rows, sharing).value
-        return _at_rows(crowds[most], rows).grown(grown)
+        few = _at_rows(crowds[most], rows)
+        if calibration.comms[engine].apart:
+            return few
+        grown = few.grown(_growth(calibration, task, engine, rows, sharing).value)
+        busy_s = arithmetic_s(calibration.cores, rows * calibration.tasks[task].flops_per_row, sharing)
+        return grown.spread_out(busy_s, partial(unevenness, calibration.cores, most, sharing))
     fewer, more = max(k for k in crowds if k <= sharing), min(k for k in crowds if k >= sharing)
     share = 0.0 if more == fewer else (sharing - fewer) / (more - fewer)
     return _at_rows(crowds[fewer], rows).mixed(_at_rows(crowds[more], rows), share)
@@ -140,23 +156,16 @@ def _growth(calibration: Calibration, task: str, engine: str, rows: float, shari
 
 
 def _locked_s(calibration: Calibration, task: str, engine: str, rows: float, few: int, workers: int) -> Growth:
-    """Return what a step takes so many threads by what the lock is needed for; of a few it was measured.
+    """Return what a step takes so many threads by how often they need the lock; how a few share it was measured.
 
-    With the fewest rows hardly anything is done without it. Every piece of a batch needs it as long for its compute,
-    and the update and the loop once a step.
+    Every piece of a batch needs it as often, and the update once more.
     """
-    crowds, costs = _crowds(calibration, task, engine, "silent"), calibration.tasks[task]
-    fewest = min(point.rows for point in crowds[2])
-    alone, two = (_at_rows(crowds[k], fewest) for k in (1, 2))
-    pieces = float(np.ceil(rows / costs.piece_rows)) if costs.piece_rows else 1.0
-    times = (
-        (undisturbed(alone.compute_s), undisturbed(two.compute_s), pieces),
-        (undisturbed(alone.serial_s), undisturbed(two.serial_s), 1.0),
-    )
-    locked_s = sum(often * held_s(one_s, two_s) for one_s, two_s, often in times)
-    in_it_s = sum(often * min(held_s(one_s, two_s), one_s) for one_s, two_s, often in times)
-    free_s = max(0.0, _at_rows(crowds[1], rows).quiet_s - in_it_s)
-    slower, longer = crowded(calibration.cores, 1, workers), handing_on(calibration.cores.lock_us, few, workers)
+    crowds, costs, cores = _crowds(calibration, task, engine, "silent"), calibration.tasks[task], calibration.cores
+    pieces = math.ceil(rows / costs.piece_rows) if costs.piece_rows else 1
+    often = pieces * costs.pass_operations + costs.update_operations
+    free_s = max(0.0, _at_rows(crowds[1], rows).quiet_s - often * lock_s(cores, 1))
+    slower, longer = crowded(cores, 1, workers), handing_on(cores.lock_us, few, workers)
+    locked_s = often * lock_s(cores, 2)
     return Growth(*(queue_s(workers, locked_s * a, free_s * b) for a, b in zip(longer, slower, strict=True)))
 
 
@@ -198,11 +207,4 @@ def _mix(a: Floats, b: Floats, share: float) -> Floats:
     if share in (0.0, 1.0):
         return b if share else a
     num = max(len(a), len(b))
-    return (1 - share) * _quantiles(a, num) + share * _quantiles(b, num)
-
-
-def _quantiles(samples: Floats, num: int) -> Floats:
-    """Return as many quantiles, evenly spread; of as many samples, which are in order, the samples."""
-    if num == len(samples):
-        return samples
-    return np.quantile(samples, (np.arange(num) + 0.5) / num, method="hazen")
+    return (1 - share) * quantiles(a, num) + share * quantiles(b, num)

@@ -102,12 +102,18 @@ class HostCalls:
         return whole_s - busy_s, busy_s
 
     def _formula(self, call: str, p: int, num_bytes: float) -> float:
-        link = replace(self.link, alpha_s=self.link.alpha_s * self._longer(p))
+        alpha_s = 2e-6 * self._lock_us[2] if self._locked else self.link.alpha_s  # of two threads, an operation each
+        link = replace(self.link, alpha_s=alpha_s * self._longer(p))
         return cost_s(self._costs.model, call, p, num_bytes, link, self.gamma_s_per_byte)
 
     def _longer(self, ranks: int) -> float:
         """Return how many times as long as between two threads the lock takes to get, which is most of their α."""
-        return handing_on(self._lock_us, self._costs.ranks, ranks).value if self._costs.model == "slices" else 1.0
+        return handing_on(self._lock_us, self._costs.ranks, ranks).value if self._locked else 1.0
+
+    @property
+    def _locked(self) -> bool:
+        """Whether ranks are threads, which queue for a lock."""
+        return self._costs.model == "slices" and 2 in self._lock_us
 
     def _grown_s(self, call: str, known: int, p: int, num_bytes: float) -> float:
         """Return what p ranks take, where another number is known: what that takes more than by the formulas stays.

@@ -6,11 +6,12 @@ of seconds and of no task. How much of it a task feels, its own workers tell: fe
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from manyhands.model.links import Floats
 from manyhands.record.calibration import CoreTimes
 
 MOST_QUEUED = 4096
@@ -35,13 +36,27 @@ def crowded(cores: CoreTimes, few: int, many: int, measured: float = 1.0) -> Gro
     At best as much longer as computing does, at worst as memory; what the few took tells where between. Beyond the
     cores that were measured they may take no longer, or queue for the same memory; the geometric mean is between.
     """
-    least, most = (max(1.0, _at(us, many) / _at(us, few)) for us in (cores.compute_us, cores.memory_us))
+    kinds = _means(cores.compute_us), cores.memory_us
+    least, most = (max(1.0, _at(us, many) / _at(us, few)) for us in kinds)
     most = max(least, most)
-    compute, memory = (_at(us, few) / _at(us, 1) for us in (cores.compute_us, cores.memory_us))
+    compute, memory = (_at(us, few) / _at(us, 1) for us in kinds)
     share = min(max(0.0, (measured - compute) / (memory - compute)), 1.0) if memory - compute > TELLING else 0.0
     demand = demand_of(few, measured)
     queued = queueing(many, demand) / queueing(min(many, max([few, *cores.compute_us])), demand)
     return Growth(least, (least + share * (most - least)) * math.sqrt(queued), most * queued)
+
+
+def unevenness(cores: CoreTimes, few: int, many: int, num: int) -> Floats:
+    """Return how much further from their mean, as a share of it, many cores are than a few: the quickest first.
+
+    As many of them as `num` says, evenly spread between the quickest and the slowest.
+    """
+    return _profile(cores.compute_us, many, num) - _profile(cores.compute_us, few, num)
+
+
+def arithmetic_s(cores: CoreTimes, flops: float, threads: int) -> float:
+    """Return what so many floating-point operations take one of so many busy cores."""
+    return flops / cores.compute_flops * _at(_means(cores.compute_us), threads) * 1e-6
 
 
 def handing_on(lock_us: Mapping[int, float], few: int, threads: int) -> Growth:
@@ -56,11 +71,9 @@ def handing_on(lock_us: Mapping[int, float], few: int, threads: int) -> Growth:
     return Growth(max(1.0, longer / DOUBT), longer * math.sqrt(beyond), longer * beyond * DOUBT)
 
 
-def held_s(alone_s: float, two_s: float) -> float:
-    """Return for how long a step needs the lock that takes so long alone, and so long beside another worker."""
-    if two_s >= 2 * alone_s:
-        return two_s / 2  # one of them always has it
-    return math.sqrt(max(0.0, two_s - alone_s) * alone_s)
+def lock_s(cores: CoreTimes, threads: int) -> float:
+    """Return for how long an operation keeps the lock from others, of up to as many threads as there are cores."""
+    return _at(cores.lock_us, threads) * 1e-6
 
 
 def queue_s(customers: int, demand_s: float, think_s: float) -> float:
@@ -90,9 +103,29 @@ def demand_of(customers: int, factor: float) -> float:
     return low if factor > 1 and customers > 1 else 0.0
 
 
+def quantiles(samples: Floats, num: int) -> Floats:
+    """Return as many quantiles, evenly spread; of as many samples, which are in order, the samples."""
+    if num == len(samples):
+        return samples
+    return np.quantile(samples, (np.arange(num) + 0.5) / num, method="hazen")
+
+
+def _means(us: Mapping[int, Sequence[float]]) -> dict[int, float]:
+    return {threads: float(np.mean(each)) for threads, each in us.items()}
+
+
+def _profile(us: Mapping[int, Sequence[float]], threads: int, num: int) -> Floats:
+    """Return what some threads take, over their mean; interpolated as `_at` does, quantile by quantile."""
+    counts = sorted(us)
+    place = float(np.interp(math.log(threads), np.log(counts), range(len(counts))))
+    low, high = counts[math.floor(place)], counts[math.ceil(place)]
+    a, b = (quantiles(np.asarray(us[each]), num) for each in (low, high))
+    found: Floats = a + (place - math.floor(place)) * (b - a)
+    found /= found.mean()
+    return found
+
+
 def _at(us: Mapping[int, float], threads: int) -> float:
     """Interpolate between numbers of threads; beyond those that were measured it stays as it is."""
-    if not us:
-        return 1.0
     counts = sorted(us)
     return float(np.interp(math.log(threads), np.log(counts), [us[each] for each in counts]))

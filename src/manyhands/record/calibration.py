@@ -36,13 +36,18 @@ class TaskCosts(BaseModel):
     parameters: int
     weight_bytes: int
     """Of all parameters, which is what is exchanged."""
-    dtype: str
     samples: int
     """Training samples."""
     batch_size: int
     """The task's own global batch."""
     piece_rows: int = Field(default=0, ge=0)
     """Rows that are computed at once, piece after piece; 0 for all of a worker's."""
+    flops_per_row: float = Field(ge=0)
+    """Floating-point operations of a forward and backward pass, in products of matrices and convolutions."""
+    pass_operations: int = Field(ge=0)
+    """Operations that Python starts to gather a piece and pass over it; each gives its lock away, and wants it back."""
+    update_operations: int = Field(ge=0)
+    """The same in the optimiser's step."""
     made: str
     """When it was measured."""
     points: list[RowTimes] = Field(min_length=1)
@@ -115,8 +120,6 @@ class Contention(BaseModel):
     """Of each worker."""
     compute_factor: float
     """How many times as long the forward and backward pass takes as alone."""
-    serial_factor: float
-    """Likewise the rest of a step."""
     times: RowTimes
     """The steps of all these workers, each of which follows an exchange."""
     silent: RowTimes
@@ -131,11 +134,14 @@ class CoreTimes(BaseModel):
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    compute_us: dict[int, float] = {}
-    """A product of matrices in a core's own cache."""
-    memory_us: dict[int, float] = {}
+    compute_us: dict[int, list[float]] = Field(min_length=1)
+    """A product of matrices in a core's own cache: of every thread, several times, the quickest first. Two virtual
+    cores may be one real one for a while, which makes them slow; the more are busy, the likelier that is."""
+    compute_flops: float = Field(gt=0)
+    """Of that product."""
+    memory_us: dict[int, float] = Field(min_length=1)
     """Going through more memory than any cache holds."""
-    lock_us: dict[int, float] = {}
+    lock_us: dict[int, float] = Field(min_length=1)
     """An operation that takes no time but to get the interpreter's lock back, over all threads together."""
 
 
@@ -155,8 +161,7 @@ class Calibration(BaseModel):
     comms: dict[str, CommCosts] = {}
     """By the engine's name."""
     contention: list[Contention] = []
-    cores: CoreTimes = CoreTimes()
-    """Nothing where it tells no more than the workers do."""
+    cores: CoreTimes
 
     def crowd(self, engine: str, task: str) -> list[Contention]:
         """Return what was measured of several of a task's workers at the same time."""
@@ -183,7 +188,6 @@ class Calibration(BaseModel):
                 "tasks": {**self.tasks, **newer.tasks},
                 "comms": {**self.comms, **newer.comms},
                 "contention": [*kept, *newer.contention],
-                "cores": newer.cores if newer.cores.compute_us else self.cores,
             }
         )
 
@@ -217,7 +221,9 @@ def open_calibration(path: Path) -> Calibration | None:
     except FileNotFoundError:
         return None
     except (ValidationError, UnicodeDecodeError):
-        raise UserError(f"'{path}' is no calibration, or a damaged one; remove it and calibrate again") from None
+        raise UserError(
+            f"'{path}' is damaged, or no calibration of this version; remove it and calibrate again"
+        ) from None
     except OSError as error:
         raise UserError(f"the calibration '{path}' cannot be read: {error.strerror}") from None
 

@@ -1,10 +1,11 @@
 """What a simulation predicts, and how predictions compare with runs. Needs neither torch nor MPI."""
 
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, computed_field
 
 from manyhands.errors import UserError
 from manyhands.record.reading import oldest_first, read_record
@@ -228,8 +229,6 @@ class Validation(BaseModel):
     median_ms: float
     error_pct: float
     """By how much the prediction is above the median of the runs; below 0 where it is less."""
-    noise_pct: float | None
-    """Half the distance between the runs' quartiles, over their median; None of a single run, which tells nothing."""
     held: bool
     """Whether the median lies within the prediction's interval."""
     oversubscribed: bool
@@ -241,11 +240,13 @@ class Validation(BaseModel):
     calibrated: str
     versions: dict[str, str]
 
-    @field_validator("noise_pct")
-    @classmethod
-    def _of_several(cls, noise_pct: float | None, info: ValidationInfo) -> float | None:
-        """Take no noise from the older ledgers in which a single run has one of 0."""
-        return noise_pct if len(info.data.get("measured_ms", ())) > 1 else None
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def noise_pct(self) -> float | None:
+        """The standard deviation of the runs, over their mean; None of a single run, which tells nothing."""
+        if len(self.measured_ms) < 2:
+            return None
+        return 100 * statistics.stdev(self.measured_ms) / statistics.mean(self.measured_ms)
 
 
 class ValidationRecord(BaseModel):

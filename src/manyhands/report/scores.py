@@ -104,7 +104,7 @@ JUDGED = ("cases", "median error", "noise", "aim", "error in aim", "held", "shar
 MEANINGS = {
     "cases": "Configurations that were predicted and run; those with more ranks than cores are not counted",
     "median error": "Of the predicted step time against the median of the runs; half of the cases are nearer",
-    "noise": "Half the distance between the runs' quartiles, over their median; the median of the cases",
+    "noise": "Standard deviation of a case's runs, over their mean; the median of the cases",
     "aim": f"{ERROR_PCT:g} %, or {NOISES:g} times the noise where that is more",
     "error in aim": "Whether the median error is within the aim",
     "held": "How often the measured median lies within the prediction's 90 % interval",

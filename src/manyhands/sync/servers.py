@@ -40,15 +40,24 @@ class Shards:
             replica.update.narrow(*self.spans[self._own])
             lengths = [lengths[self._own]] * self.num_workers  # of one from each worker
         self._mail = [replica.params.new_zeros(length) for length in lengths]
+        self._gradients = [mail[self._head :] for mail in self._mail]
+        self._told = (-1, 0.0)
 
     def tell(self, comm: Comm, what: int) -> None:
         """Send a message to every server; a push carries this worker's gradient."""
+        self._head_with(what, self._replica.update.scale)
         for server, ((start, stop), mail) in enumerate(zip(self.spans, self._mail, strict=True)):
-            scale = torch.tensor([self._replica.update.scale], dtype=torch.float64)
-            mail[0], mail[1 : self._head] = what, scale.view(mail.dtype).to(mail.device)
             if what == PUSH:
-                mail[self._head :] = self._replica.grads[start:stop]
+                self._gradients[server].copy_(self._replica.grads[start:stop])
             comm.send(mail, to=self.num_workers + server)
+
+    def _head_with(self, what: int, scale: float) -> None:
+        """Write what messages begin with, unless the last ones began so, as nearly all do."""
+        if (what, scale) != self._told:
+            self._told = what, scale
+            in_bytes = torch.tensor([scale], dtype=torch.float64)
+            for mail in self._mail:
+                mail[0], mail[1 : self._head] = what, in_bytes.view(mail.dtype).to(mail.device)
 
     def receive(self, comm: Comm) -> None:
         """Take every server's slice of the weights."""
@@ -92,7 +101,7 @@ class Shards:
         for worker, mail in enumerate(self._mail):
             comm.recv(mail, worker)
         start, stop = self.spans[self._own]
-        self._replica.grads[start:stop] = comm.add([mail[self._head :] for mail in self._mail])
+        self._replica.grads[start:stop] = comm.add(self._gradients)
         self._replica.update.scale = self._scale(mail)
         return int(mail[0])
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from manyhands.model.cluster import Cluster, LinkSpec
-from manyhands.record.calibration import Calibration, CallTimes, CommCosts, Contention, RowTimes, TaskCosts
+from manyhands.record.calibration import Calibration, CallTimes, CommCosts, Contention, CoreTimes, RowTimes, TaskCosts
 from manyhands.record.simulation import CodecTimes
 from manyhands.replica.meta import Outline, Ready
 
@@ -55,7 +55,6 @@ def calibration(
             ranks=2,
             rows=point.rows,
             compute_factor=factor,
-            serial_factor=factor,
             times=crowded,
             silent=crowded,
         )
@@ -67,9 +66,11 @@ def calibration(
         task=task,
         parameters=NUMEL,
         weight_bytes=4 * NUMEL,
-        dtype="float32",
         samples=SAMPLES,
         batch_size=BATCH,
+        flops_per_row=1e6,
+        pass_operations=20,
+        update_operations=1,
         made="2025-01-01 00:00:00",
         points=points,
         touch_ms=[4e-6 * NUMEL / adding],
@@ -82,6 +83,7 @@ def calibration(
         tasks={task: costs},
         comms={engine: _comm(engine, adding, error_pct) for engine in ("threads", "mpi")},
         contention=crowd,
+        cores=CoreTimes(compute_us={1: [1000.0]}, compute_flops=1e8, memory_us={1: 1000.0}, lock_us={1: 5.0, 2: 10.0}),
     )
 
 

@@ -108,33 +108,24 @@ def test_a_second_calibration_adds_to_the_first(made: Calibration, tmp_path: Pat
     assert open_calibration(path) == second
 
 
-def test_where_cores_are_left_over_bare_threads_tell_of_more_workers(
+def test_bare_threads_on_all_cores_tell_of_more_workers(
     tmp_path: Path, tiny: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a later calibration of as many workers as cores does not lose it."""
-    told = CoreTimes(compute_us={1: 1.0, 3: 2.0}, memory_us={1: 1.0, 3: 3.0}, lock_us={1: 1.0, 3: 4.0})
+    told = CoreTimes(compute_us={1: [1.0], 3: [2.0]}, compute_flops=1, memory_us={1: 1.0, 3: 3.0}, lock_us={1: 1.0})
     monkeypatch.setattr(lab, "time_cores", lambda cores: told if cores == 3 else None)
     monkeypatch.setattr(facts, "cores", lambda: 3)
-    first = tiny_calibration(tmp_path / "here.json", tiny("mlp"), ranks=2)
-    assert first.cores == told
-    bare = first.model_copy(update={"cores": CoreTimes()})
-    assert first.joined(bare).cores == told
-    assert bare.joined(first).cores == told
+    assert tiny_calibration(tmp_path / "here.json", tiny("mlp"), ranks=2).cores == told
 
 
-def test_a_calibration_from_before_bare_threads_were_asked_can_be_read(made: Calibration, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", ["cores", "pass_operations"])
+def test_a_calibration_of_an_earlier_version_is_refused(made: Calibration, tmp_path: Path, lost: str) -> None:
     older = json.loads(made.model_dump_json())
-    del older["cores"]
-    for costs in older["tasks"].values():
-        del costs["piece_rows"]
+    for holder in (older, *older["tasks"].values()):
+        holder.pop(lost, None)
     path = tmp_path / "older.json"
     path.write_text(json.dumps(older))
-    read = open_calibration(path)
-    assert read is not None
-    assert read.cores == CoreTimes()
-    (task,) = read.tasks
-    crowded = machine_of(read, task, engine="threads", workers=8, rows_per_worker=4).contention
-    assert crowded.low <= crowded.value <= crowded.high
+    with pytest.raises(UserError, match="no calibration of this version; remove it and calibrate again"):
+        open_calibration(path)
 
 
 def test_what_other_versions_measured_is_dropped_and_said(
@@ -256,7 +247,7 @@ def test_reading_what_is_not_there_says_what_to_type(
     ):
         read_calibration(path, tiny("mlp"), "mpi")
     path.write_text('{"machine": 1}')
-    with pytest.raises(UserError, match=r"is no calibration, or a damaged one"):
+    with pytest.raises(UserError, match=r"is damaged, or no calibration of this version"):
         read_calibration(path, "mlp")
     with pytest.raises(UserError, match=r"cannot be read"):
         read_calibration(tmp_path, "mlp")

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from manyhands.lab import calibration_cores
-from manyhands.lab.calibration_cores import thread_counts, time_cores
+from manyhands.lab.calibration_cores import ROUNDS, SIDE, thread_counts, time_cores
 
 
 @pytest.mark.parametrize(
@@ -18,9 +18,12 @@ def test_numbers_of_threads(cores: int, counts: list[int]) -> None:
 
 def test_every_kind_of_work_is_timed_with_every_number_of_threads() -> None:
     found = time_cores(2)
-    for us in (found.compute_us, found.memory_us, found.lock_us):
+    for us in (found.memory_us, found.lock_us):
         assert list(us) == [1, 2]
         assert all(each > 0 for each in us.values())
+    assert [(threads, len(us)) for threads, us in found.compute_us.items()] == [(1, ROUNDS), (2, 2 * ROUNDS)]
+    assert all(us == sorted(us) and us[0] > 0 for us in found.compute_us.values())
+    assert found.compute_flops == 2 * SIDE**3, "a product and a sum for each of as many numbers"
 
 
 def test_a_thread_that_fails_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:

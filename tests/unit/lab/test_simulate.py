@@ -16,7 +16,6 @@ from manyhands.lab.sim_rows import failures_in
 from manyhands.lab.sim_spread import doubt, resampled
 from manyhands.model.cluster import SlowNode
 from manyhands.model.crowd import step_times
-from manyhands.record.calibration import CoreTimes
 from manyhands.record.simulation import SimulationDir, SimulationRecord, SimulationRow
 
 Predict = Callable[..., SimulationRecord]
@@ -150,7 +149,8 @@ def test_calls_of_more_threads_than_were_measured_are_as_sure_as_their_lock() ->
     shared = known.comms["threads"].model_copy(update={"model": "slices"})
     known = known.model_copy(update={"comms": {**known.comms, "threads": shared}})
     about = {"rows": 8, "sharing": 1, "on_host": True}
-    timed = known.model_copy(update={"cores": CoreTimes(lock_us={2: 10.0, 16: 30.0})})
+    cores = known.cores.model_copy(update={"lock_us": {2: 10.0, 16: 30.0}})
+    timed = known.model_copy(update={"cores": cores})
     two, many = (doubt(timed, "mlp", "threads", ranks=ranks, **about).calls for ranks in (2, 16))
     guessed = doubt(known, "mlp", "threads", ranks=16, **about).calls
     assert two == 0

@@ -14,8 +14,8 @@ LINK, GAMMA = Link(3e-6, 2.5e-10, 1e-6), 1.5e-10
 CALLS = ("all-reduce", "reduce", "broadcast", "all-gather", "reduce-scatter", "send")
 SIZES = (0, 8, 64, 512, 4096, 32768, 2**18, 2**21, 2**24)
 WEIGHT_BYTES = 2**20
-LOCK_US = {2: 10.0, 64: 10.0}
-"""A lock that is handed on as fast among many."""
+LOCK_US = {1: 1.5, 2: 1.5, 64: 1.5}
+"""A lock that is handed on as fast among many; for two threads an operation each takes the link's α."""
 
 Times = Callable[[float], Sequence[float]]
 
@@ -71,6 +71,20 @@ def comm(engine: str = "mpi", points: Sequence[CallTimes] = ()) -> CommCosts:
     )
 
 
+def core_times(
+    compute_us: dict[int, list[float]] | None = None,
+    memory_us: dict[int, float] | None = None,
+    lock_us: dict[int, float] | None = None,
+) -> CoreTimes:
+    """Make cores of which each takes as long as alone, unless told otherwise."""
+    return CoreTimes(
+        compute_us=compute_us or {1: [1000.0]},
+        compute_flops=1e8,
+        memory_us=memory_us or {1: 1000.0},
+        lock_us=lock_us or LOCK_US,
+    )
+
+
 def calibration(
     compute: Times = affine, *, factor: float = 1.0, task: str = "mlp", engines: Sequence[str] = ("threads", "mpi")
 ) -> Calibration:
@@ -82,7 +96,6 @@ def calibration(
             ranks=2,
             rows=rows,
             compute_factor=factor,
-            serial_factor=factor,
             times=row_times(rows, compute, factor=factor),
             silent=row_times(rows, compute, factor=factor),
         )
@@ -93,9 +106,11 @@ def calibration(
         task=task,
         parameters=WEIGHT_BYTES // 4,
         weight_bytes=WEIGHT_BYTES,
-        dtype="float32",
         samples=1000,
         batch_size=16,
+        flops_per_row=1e6,
+        pass_operations=20,
+        update_operations=1,
         made=MADE,
         points=[row_times(rows, compute) for rows in ROWS],
         touch_ms=[1e3 * WEIGHT_BYTES * GAMMA],
@@ -108,5 +123,5 @@ def calibration(
         tasks={task: costs},
         comms={engine: comm(engine) for engine in engines},
         contention=crowd,
-        cores=CoreTimes(lock_us=LOCK_US),
+        cores=core_times(),
     )

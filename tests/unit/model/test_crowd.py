@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up_calibration import ROWS, affine, calibration, row_times, varying
+from made_up_calibration import LOCK_US, ROWS, affine, calibration, core_times, row_times, varying
 
 from manyhands.model.crowd import contention, persistence, run_spread, step_times
-from manyhands.record.calibration import Calibration, CoreTimes, RowTimes
+from manyhands.record.calibration import Calibration, RowTimes
 
 
 @pytest.mark.parametrize("sharing", [1, 2])
@@ -107,40 +107,55 @@ def test_the_spread_of_runs_is_that_of_blocks_which_were_made_together() -> None
     assert run_spread(calibration(), "mlp", "mpi", 1) == pytest.approx(0, abs=1e-12)
 
 
-def with_lock(factor: float, lock_us: dict[int, float], piece_rows: int = 0) -> Calibration:
-    """Make a calibration with a lock that was measured."""
-    known = calibration(factor=factor)
-    costs = {"mlp": known.tasks["mlp"].model_copy(update={"piece_rows": piece_rows})}
-    return known.model_copy(update={"cores": CoreTimes(lock_us=lock_us), "tasks": costs})
+def with_lock(lock_us: dict[int, float], operations: int, piece_rows: int = 0) -> Calibration:
+    """Make a calibration of threads that need the lock so often in a step, of which all of the fewest rows."""
+    known = calibration()
+    often = {"pass_operations": operations, "update_operations": 0, "piece_rows": piece_rows}
+    costs = {"mlp": known.tasks["mlp"].model_copy(update=often)}
+    return known.model_copy(update={"cores": core_times(lock_us=lock_us), "tasks": costs})
 
 
 def test_threads_that_always_wait_for_the_lock_take_turns() -> None:
-    """Two take twice as long, so one always has it: eight take eight times as long, and handing on doubles that."""
-    fewest = min(ROWS)
-    assert contention(with_lock(2.0, {2: 10, 8: 10}), "mlp", "threads", fewest, 8).value == pytest.approx(8)
-    assert contention(with_lock(2.0, {2: 10, 8: 20}), "mlp", "threads", fewest, 8).value == pytest.approx(16)
+    """One always has it: eight take four times as long as two, and handing it on more slowly doubles that."""
+    alone_us = 1e6 * step_times(calibration(), "mlp", "threads", 8, 1).quiet_s
+    steady = {1: alone_us / 100, 2: alone_us / 100, 8: alone_us / 100}
+    assert contention(with_lock(steady, 100), "mlp", "threads", 8, 8).value == pytest.approx(4)
+    slower = {**steady, 8: alone_us / 50}
+    assert contention(with_lock(slower, 100), "mlp", "threads", 8, 8).value == pytest.approx(8)
 
 
 def test_threads_that_hardly_need_the_lock_hardly_wait_for_it() -> None:
-    """Of 32 rows, each of which takes half a millisecond without it, two and a half in all need it."""
-    few, many = (contention(with_lock(1.1, {2: 10, 8: 10}), "mlp", "threads", rows, 8).value for rows in (1, 32))
-    assert 1.1 < many < few
+    lock_us = {1: 20.0, 2: 20.0, 8: 20.0}
+    seldom, often = (contention(with_lock(lock_us, n), "mlp", "threads", 32, 8).value for n in (1, 400))
+    assert 1 <= seldom < 1.05 < 2 < often
 
 
 def test_every_piece_of_a_batch_needs_the_lock_again() -> None:
-    whole, pieces = (contention(with_lock(1.5, {2: 10, 8: 10}, rows), "mlp", "threads", 32, 8).value for rows in (0, 8))
+    whole, pieces = (contention(with_lock(LOCK_US, 100, rows), "mlp", "threads", 32, 8).value for rows in (0, 8))
     assert whole < pieces
-
-
-def test_a_lock_of_which_nothing_is_known_may_take_longer_with_more_threads() -> None:
-    low, value, high = contention(with_lock(2.0, {}), "mlp", "threads", min(ROWS), 8)
-    assert (low, value, high) == pytest.approx((8, 16, 32 * 1.2))
 
 
 def test_workers_take_longer_as_bare_threads_do_where_more_cores_are_busy() -> None:
     """Computing takes half as long again on eight cores as on two; two workers took no longer than one."""
-    known = calibration().model_copy(update={"cores": CoreTimes(compute_us={1: 10, 2: 10, 8: 15})})
+    known = calibration().model_copy(update={"cores": core_times({1: [10], 2: [10], 8: [15]})})
     assert contention(known, "mlp", "mpi", 8, 8) == pytest.approx((1.5, 1.5, 1.5))
+
+
+@pytest.mark.parametrize(("flops_per_row", "part"), [(0.0, 0.0), (1e4, 0.1), (1e12, 1.0)])
+def test_where_cores_are_uneven_so_are_workers_as_far_as_they_do_arithmetic(flops_per_row: float, part: float) -> None:
+    """Of eight cores every fourth takes twice as long: so much of a pass as its operations keep a core busy for."""
+    known = calibration()
+    alone = step_times(known, "mlp", "mpi", 8, 2)
+    cores = core_times({2: [10.0] * 8, 8: [8.0] * 6 + [16.0] * 2})  # of which the mean is the same
+    pace_s = 10e-6 / cores.compute_flops
+    busy_s = min(8 * flops_per_row * pace_s, alone.compute_s[0])
+    costs = known.tasks["mlp"].model_copy(update={"flops_per_row": flops_per_row})
+    known = known.model_copy(update={"cores": cores, "tasks": {"mlp": costs}})
+    many = step_times(known, "mlp", "mpi", 8, 8)
+    assert many.compute_s.mean() == pytest.approx(alone.compute_s.mean())
+    assert many.compute_s.max() - alone.compute_s.max() == pytest.approx(0.6 * busy_s, rel=0.05, abs=1e-12)
+    assert many.serial_s == pytest.approx(alone.serial_s)
+    assert (busy_s == 0, busy_s == alone.compute_s[0]) == (part == 0, part == 1)
 
 
 def test_what_follows_an_exchange_does_not_grow_with_the_workers() -> None:

@@ -42,7 +42,7 @@ def made_up_validation(
 ) -> Validation:
     """Make up one prediction that is off by so many percent, with an interval of this share to both sides."""
     predicted = estimate(measured_ms * (1 + error_pct / 100), share)
-    spread = [measured_ms * (1 + each * noise_pct / 100) for each in (-2, -1, 0, 1, 2)]
+    spread = [measured_ms * (1 + each * noise_pct / 100) for each in (-1, 0, 1)]
     return Validation(
         id=id,
         task=task,
@@ -58,7 +58,6 @@ def made_up_validation(
         measured_ms=spread,
         median_ms=measured_ms,
         error_pct=error_pct,
-        noise_pct=noise_pct,
         held=predicted.holds(measured_ms),
         oversubscribed=workers + (sync == "parameter-server") > CORES,
         steps=400,
