@@ -104,8 +104,8 @@ def predicted(task: str, engine: str, workers: str, calibration: Path, out: Path
         )
         path.write_text(found.model_dump_json(indent=1) + "\n")
     found = SimulationRecord.model_validate_json(path.read_text())
-    with_cores = [row for row in found.rows if row.workers + row.servers <= facts.cores()]
-    return [Case(engine, row, found, steps_of(row.step_ms.value)) for row in with_cores]
+    cases = [Case(engine, row, found, steps_of(row.step_ms.value)) for row in found.rows]
+    return [case for case in cases if num_ranks(case) <= facts.cores()]
 
 
 def steps_of(step_ms: float) -> int:
@@ -118,16 +118,21 @@ def name(case: Case) -> str:
     return f"{case.predicted.task} {case.key}"
 
 
+def num_ranks(case: Case) -> int:
+    """Return the ranks of a run."""
+    return case.row.workers + case.row.servers
+
+
 def one_round(cases: list[Case], turn: int, runs: int, say: Callable[..., None]) -> Iterator[Measure]:
-    """Run every case: threads one by one, MPI world by world; every other round the other way round."""
+    """Run every case: threads, and one rank, one by one, MPI world by world; every other round the other way round."""
     order = cases if turn % 2 == 0 else cases[::-1]
-    for case in [case for case in order if case.engine == "threads"] * runs:
+    in_worlds = [case for case in order if case.engine == "mpi" and num_ranks(case) > 1]
+    for case in [case for case in order if case.engine == "threads" or num_ranks(case) == 1] * runs:
         found = run_forked(case)
         say(turn, name(case), found.failed or f"{found.step_ms:.3f} ms, predicted {case.row.step_ms.value:.3f}")
         yield found
-    sizes = dict.fromkeys(case.row.workers + case.row.servers for case in order if case.engine == "mpi")
-    for size in sizes:
-        own = [case for case in order if case.engine == "mpi" and case.row.workers + case.row.servers == size]
+    for size in dict.fromkeys(num_ranks(case) for case in in_worlds):
+        own = [case for case in in_worlds if num_ranks(case) == size]
         predictions = {name(case): case.row.step_ms.value for case in own}
         for found in run_world(own * runs, size):
             say(turn, found.cell, found.failed or f"{found.step_ms:.3f} ms, predicted {predictions[found.cell]:.3f}")
@@ -141,7 +146,7 @@ def run(task: str, options: dict[str, Any], cell: str) -> Measure:
 
 
 def run_forked(case: Case) -> Measure:
-    """Train in a process of its own, which need not import anything."""
+    """Train in a process of its own, which need not import anything, unless it starts an MPI rank."""
     here, there = FORKS.Pipe(duplex=False)
     child = FORKS.Process(target=run_and_tell, args=(there, case.predicted.task, case.options, name(case)))
     child.start()

@@ -13,7 +13,7 @@ from manyhands.config import RunConfig
 from manyhands.errors import UserError, check, unknown
 from manyhands.lab.calibration_calls import SIZES, joined_calls
 from manyhands.lab.calibration_cores import time_cores
-from manyhands.lab.calibration_counts import count
+from manyhands.lab.calibration_counts import Counts, count
 from manyhands.lab.calibration_fits import MODELS, comm_costs
 from manyhands.lab.calibration_steps import joined_steps
 from manyhands.lab.calibration_worker import Ask, calibrate_rank
@@ -67,6 +67,7 @@ class _Measured(NamedTuple):
     config: RunConfig
     ready: Ready
     rows: list[int]
+    counts: Counts
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,8 @@ def _prepare(name: str, engines: Sequence[str], most: int) -> _Measured:
         f"{most} ranks cannot share the {samples} training samples of '{name}'; give fewer --ranks, or another task",
     )
     shares = {batch // ranks for ranks in crowds(most) if batch // ranks >= least}  # of workers that share the batch
-    return _Measured(task, config, ready, sorted(shares.union(row_points(batch, samples, least))))
+    rows = sorted(shares.union(row_points(batch, samples, least)))
+    return _Measured(task, config, ready, rows, count(ready.replica, config, ready.data.train))
 
 
 def _stages(names: Sequence[str], engines: Sequence[str], sharing: Sequence[int]) -> list[_Stage]:
@@ -321,7 +323,7 @@ def _task_costs(
         samples=samples,
         batch_size=samples if own.config.batch_size == "full" else min(own.config.batch_size, samples),
         piece_rows=own.config.micro_batch,
-        **count(own.ready.replica, own.config, own.ready.data.train)._asdict(),
+        **own.counts._asdict(),
         made=made,
         points=points,
         touch_ms=[ms for point in steps for ms in point["touch_ms"]],

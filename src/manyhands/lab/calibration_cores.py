@@ -100,4 +100,6 @@ def _at_once(make: Make, threads: int) -> list[float]:
         stop.set()
         for worker in workers:
             worker.join()
+    if math.inf in took_us:
+        raise RuntimeError("a thread failed while bare threads were timed")
     return took_us

@@ -5,9 +5,8 @@ plus so much a row. Workers that share a host queue for what it has once, such a
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, final
 
 import numpy as np
@@ -44,15 +43,14 @@ class StepTimes:
         """Return the same for a worker that takes so many times as long undisturbed; what disturbs it stays."""
         return StepTimes(*(part + (factor - 1) * undisturbed(part) for part in _parts(self)))
 
-    def spread_out(self, busy_s: float, shares: Callable[[int], Floats]) -> "StepTimes":
-        """Return the same for workers on cores that are uneven: `shares` returns by how much, of as many as asked.
+    def spread_out(self, busy_s: float, shares: Floats) -> "StepTimes":
+        """Return the same for workers on uneven cores, each of which takes longer by such a share, the quickest first.
 
         Of the compute, only the arithmetic that keeps a core busy is so much slower where two virtual cores are one
         real one for a while; what waits for memory most of the time hardly is.
         """
-        busy_s = min(busy_s, undisturbed(self.compute_s))
-        compute_s, whole_s = (part + busy_s * shares(len(part)) for part in (self.compute_s, self.whole_s))
-        return StepTimes(compute_s, self.serial_s, whole_s)
+        more_s = min(busy_s, undisturbed(self.compute_s)) * shares
+        return StepTimes(np.sort(self.compute_s + more_s), self.serial_s, np.sort(self.whole_s + more_s))
 
     @property
     def quiet_s(self) -> float:
@@ -97,7 +95,7 @@ def _shared(calibration: Calibration, task: str, engine: str, rows: float, shari
             return few
         grown = few.grown(_growth(calibration, task, engine, rows, sharing).value)
         busy_s = arithmetic_s(calibration.cores, rows * calibration.tasks[task].flops_per_row, sharing)
-        return grown.spread_out(busy_s, partial(unevenness, calibration.cores, most, sharing))
+        return grown.spread_out(busy_s, unevenness(calibration.cores, most, sharing, len(grown.whole_s)))
     fewer, more = max(k for k in crowds if k <= sharing), min(k for k in crowds if k >= sharing)
     share = 0.0 if more == fewer else (sharing - fewer) / (more - fewer)
     return _at_rows(crowds[fewer], rows).mixed(_at_rows(crowds[more], rows), share)

@@ -1,8 +1,9 @@
 """What calls take between ranks of the host that was calibrated.
 
 Where a call was measured, it takes what was measured; in the middle of a step rather than by itself, if it was
-measured there too, since that is where the caches are as in a run. For other numbers of ranks the fitted formulas tell
-by how much it grows, so that what they miss, such as the time that Python takes, stays in.
+measured there too, since that is where the caches are as in a run. For other numbers of ranks the formulas tell by how
+much it grows, so that what they miss, such as the time that Python takes, stays in; of threads, whose operations they
+count, with what bare threads take for one.
 """
 
 import math
@@ -102,12 +103,11 @@ class HostCalls:
         return whole_s - busy_s, busy_s
 
     def _formula(self, call: str, p: int, num_bytes: float) -> float:
-        alpha_s = 2e-6 * self._lock_us[2] if self._locked else self.link.alpha_s  # of two threads, an operation each
-        link = replace(self.link, alpha_s=alpha_s * self._longer(p))
+        link = replace(self.link, alpha_s=2e-6 * self._lock_us[2] * self._longer(p)) if self._locked else self.link
         return cost_s(self._costs.model, call, p, num_bytes, link, self.gamma_s_per_byte)
 
     def _longer(self, ranks: int) -> float:
-        """Return how many times as long as between two threads the lock takes to get, which is most of their α."""
+        """Return how many times as long as between two threads the lock takes to get."""
         return handing_on(self._lock_us, self._costs.ranks, ranks).value if self._locked else 1.0
 
     @property

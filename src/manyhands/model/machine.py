@@ -59,7 +59,7 @@ class CalibratedMachine(Machine):
         self.contention = contention
         """How many times as long a worker computes as alone, since others share its node."""
         kinds = {id(each): each for each in times}.values()  # of which there are few, whatever the number of workers
-        self.compute = Slowest.of(max(kinds, key=lambda each: each.quiet_s).whole_s)
+        self.compute = Slowest.of(max(kinds, key=lambda each: float(each.whole_s.mean())).whole_s)
         """A worker's whole step without its exchange, contention included, on a core of the calibrated machine.
 
         For the closed form, which counts in the cluster's core speed and slow nodes itself. Where workers differ in

@@ -2,7 +2,8 @@
 one process, the interpreter's lock, which each operation gives away and wants back.
 
 `calibrate` measures that with bare threads, as many as there are cores, whatever the number of workers; it is a matter
-of seconds and of no task. How much of it a task feels, its own workers tell: few take longer than one alone.
+of seconds and of no task. How much of it a task feels, what its step has to do tells, and its own workers: few take
+longer than one alone.
 """
 
 import math

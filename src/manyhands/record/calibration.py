@@ -45,9 +45,9 @@ class TaskCosts(BaseModel):
     flops_per_row: float = Field(ge=0)
     """Floating-point operations of a forward and backward pass, in products of matrices and convolutions."""
     pass_operations: int = Field(ge=0)
-    """Operations that Python starts to gather a piece and pass over it; each gives its lock away, and wants it back."""
+    """Operations to gather a piece and pass over it; for each, Python gives its lock away and wants it back."""
     update_operations: int = Field(ge=0)
-    """The same in the optimiser's step."""
+    """The same for the optimiser's step."""
     made: str
     """When it was measured."""
     points: list[RowTimes] = Field(min_length=1)
@@ -135,7 +135,7 @@ class CoreTimes(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     compute_us: dict[int, list[float]] = Field(min_length=1)
-    """A product of matrices in a core's own cache: of every thread, several times, the quickest first. Two virtual
+    """A product of matrices, which keeps a core busy: of every thread, several times, the quickest first. Two virtual
     cores may be one real one for a while, which makes them slow; the more are busy, the likelier that is."""
     compute_flops: float = Field(gt=0)
     """Of that product."""

@@ -52,7 +52,7 @@ class Shards:
             comm.send(mail, to=self.num_workers + server)
 
     def _head_with(self, what: int, scale: float) -> None:
-        """Write what messages begin with, unless the last ones began so, as nearly all do."""
+        """Write what messages begin with, unless the last ones began so, as they do while the rate stays."""
         if (what, scale) != self._told:
             self._told = what, scale
             in_bytes = torch.tensor([scale], dtype=torch.float64)

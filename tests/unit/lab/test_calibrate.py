@@ -13,7 +13,7 @@ from manyhands.cli.main import main
 from manyhands.comm import Comm
 from manyhands.errors import UserError
 from manyhands.lab import calibrate as lab
-from manyhands.lab import calibration_calls, calibration_steps
+from manyhands.lab import calibration_calls, calibration_cores, calibration_steps
 from manyhands.lab.calibrate import calibrate, crowds, row_points, say_if_busy
 from manyhands.lab.calibration_calls import joined_calls, time_calls
 from manyhands.lab.calibration_steps import joined_steps
@@ -44,6 +44,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration_calls, "LEAST_ROUNDS", 2)
     monkeypatch.setattr(calibration_calls, "MOST_ROUNDS", 2)
     monkeypatch.setattr(calibration_steps, "MOST_STEPS", 3)
+    monkeypatch.setattr(calibration_cores, "ROUNDS", 1)
     monkeypatch.setattr(facts, "cores", lambda: 2)
 
 

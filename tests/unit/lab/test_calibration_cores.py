@@ -36,3 +36,14 @@ def test_a_thread_that_fails_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(threading.BrokenBarrierError):
         time_cores(2)
     assert threading.active_count() == before
+
+
+def test_a_thread_that_fails_later_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks() -> object:
+        calls = iter([None])
+        return lambda: next(calls)
+
+    monkeypatch.setattr(calibration_cores, "_compute", breaks)
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    with pytest.raises(RuntimeError, match="a thread failed"):
+        time_cores(2)

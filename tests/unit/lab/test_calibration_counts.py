@@ -1,9 +1,6 @@
 """What a step has to do, whatever the machine."""
 
-from collections.abc import Callable
-
 import pytest
-import torch
 
 from manyhands import tasks
 from manyhands.data import Dataset
@@ -30,18 +27,19 @@ def test_floating_point_operations_are_those_of_the_products() -> None:
     assert counted("softmax").flops_per_row == 2 * 2 * 784 * 10
 
 
-def test_every_operation_that_python_starts_counts() -> None:
-    """A layer more is some more of them; and a backward pass that torch makes by itself counts none."""
+def test_every_operation_counts_but_those_of_a_backward_pass() -> None:
+    """Three layers are more than one; and of a network that torch differentiates by itself, the forward pass."""
     one_layer, three_layers, autograd = (counted(name) for name in ("softmax", "mlp", "cnn"))
     assert 5 < one_layer.pass_operations < three_layers.pass_operations < autograd.pass_operations < 100
-    assert all(1 <= each.update_operations <= 10 for each in (one_layer, three_layers, autograd))
+    assert (one_layer.update_operations, three_layers.update_operations) == (1, 1)
 
 
-@pytest.mark.parametrize("of", ["mlp", "batchnorm"])
-def test_counting_leaves_the_weights_as_they_were(tiny: Callable[[str], str], of: str) -> None:
-    name = tiny(of)
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_counting_again_gives_the_same(name: str) -> None:
+    """What the first step of a replica has to make besides is no part of it, nor into which pieces a batch is cut."""
     replica, data = made(name)
-    before = replica.params.clone()
-    found = count(replica, resolve(name, {"engine": "serial"}, tasks.load(name)), data.train)
-    assert torch.equal(replica.params, before)
-    assert found.flops_per_row > 0
+    config = resolve(name, {"engine": "serial"}, tasks.load(name))
+    first = count(replica, config, data.train)
+    assert first == count(replica, config, data.train)
+    assert first == count(made(name)[0], config.model_copy(update={"micro_batch": 1}), data.train)
+    assert first.update_operations <= 3

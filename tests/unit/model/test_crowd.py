@@ -141,21 +141,19 @@ def test_workers_take_longer_as_bare_threads_do_where_more_cores_are_busy() -> N
     assert contention(known, "mlp", "mpi", 8, 8) == pytest.approx((1.5, 1.5, 1.5))
 
 
-@pytest.mark.parametrize(("flops_per_row", "part"), [(0.0, 0.0), (1e4, 0.1), (1e12, 1.0)])
+@pytest.mark.parametrize(("flops_per_row", "part"), [(0.0, 0.0), (7.5e8, 0.1), (1e12, 1.0)])
 def test_where_cores_are_uneven_so_are_workers_as_far_as_they_do_arithmetic(flops_per_row: float, part: float) -> None:
-    """Of eight cores every fourth takes twice as long: so much of a pass as its operations keep a core busy for."""
+    """Of eight cores every fourth takes twice as long; so does the part of a pass, 6 ms, that is arithmetic."""
     known = calibration()
     alone = step_times(known, "mlp", "mpi", 8, 2)
     cores = core_times({2: [10.0] * 8, 8: [8.0] * 6 + [16.0] * 2})  # of which the mean is the same
-    pace_s = 10e-6 / cores.compute_flops
-    busy_s = min(8 * flops_per_row * pace_s, alone.compute_s[0])
     costs = known.tasks["mlp"].model_copy(update={"flops_per_row": flops_per_row})
     known = known.model_copy(update={"cores": cores, "tasks": {"mlp": costs}})
     many = step_times(known, "mlp", "mpi", 8, 8)
     assert many.compute_s.mean() == pytest.approx(alone.compute_s.mean())
-    assert many.compute_s.max() - alone.compute_s.max() == pytest.approx(0.6 * busy_s, rel=0.05, abs=1e-12)
+    assert many.compute_s.max() - alone.compute_s.max() == pytest.approx(0.6 * part * 6e-3, rel=0.05, abs=1e-12)
+    assert (np.diff(many.compute_s) >= 0).all()
     assert many.serial_s == pytest.approx(alone.serial_s)
-    assert (busy_s == 0, busy_s == alone.compute_s[0]) == (part == 0, part == 1)
 
 
 def test_what_follows_an_exchange_does_not_grow_with_the_workers() -> None:

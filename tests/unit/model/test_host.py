@@ -46,6 +46,13 @@ def test_threads_take_longer_to_meet_where_the_lock_is_handed_on_more_slowly() -
     assert slow.message_s(0, 2) == fast.message_s(0, 2)
 
 
+def test_operations_of_threads_take_what_those_of_bare_threads_do() -> None:
+    """Whatever α was fitted: the first thread waits for seven others, an operation each, and they for it."""
+    points = [each for each in call_times("slices") if each.call != "barrier"]
+    host = HostCalls(comm("threads", points), lock_us={2: 10.0, 8: 10.0})
+    assert host.quiet_s("barrier", 8, 0) == pytest.approx(7 * 20e-6)
+
+
 def test_one_rank_sends_nothing() -> None:
     assert HostCalls(comm()).quiet_s("all-reduce", 1, 1e6) == 0
 

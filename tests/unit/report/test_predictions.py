@@ -319,7 +319,7 @@ def test_the_noise_of_a_single_run_is_unknown() -> None:
 
 def test_numbers_that_are_none_do_not_break_a_page() -> None:
     row = made_up_validation()
-    bad = row.model_copy(update={"error_pct": float("nan"), "measured_ms": [float("inf")]})
+    bad = row.model_copy(update={"error_pct": float("nan"), "median_ms": float("inf")})
     assert json.loads(Reader(render(validations_page(all_of(HERE, [row, bad])))).scripts["figures"])
     record = made_up_simulation()
     endless = replace(record.rows[-1].epoch_s, value=float("inf"), high=float("inf"))
