@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from manyhands import facts, launch
 from manyhands.config import RunConfig
 from manyhands.errors import UserError, check, unknown
-from manyhands.lab.calibration_calls import SIZES, joined_calls
+from manyhands.lab.calibration_calls import SIZES, added_calls, joined_calls
 from manyhands.lab.calibration_cores import time_cores
 from manyhands.lab.calibration_counts import Counts, count
 from manyhands.lab.calibration_fits import MODELS, comm_costs
-from manyhands.lab.calibration_steps import joined_steps
+from manyhands.lab.calibration_steps import added_steps, joined_steps
 from manyhands.lab.calibration_worker import Ask, calibrate_rank
 from manyhands.launch.base import Observer
 from manyhands.launch.environment import outer_world
@@ -43,7 +43,9 @@ ENGINES = ("threads", "mpi")
 START_S = {"threads": 0.5, "mpi": 5.0, "torch": 5.0}
 """What it takes to start an engine's ranks, roughly."""
 LEAST_S = 0.5
-"""The least time to measure anything."""
+"""The least time to measure anything on a visit."""
+VISITS, MOST_STARTS = 2, 0.25
+"""How often all is measured, if starting ranks so often takes no more than this share of the time."""
 ALONE, CROWD, CALLS = 2.0, 2.5, 1.5
 """How the time is shared out: steps of one worker, steps of several at once, calls between them."""
 MOST_POINTS = 10
@@ -232,19 +234,30 @@ def _launch_all(
     budget_s: float,
     observe: Callable[[Progress], None],
 ) -> list[list[dict[str, Any]]]:
+    """Visit every stage, and all of them once more where that costs little: machines change within a minute."""
     starts_s = sum(START_S.get(stage.engine, 0.0) for stage in stages)
-    total = sum(stage.weight for stage in stages)
-    second = max(LEAST_S, (budget_s - starts_s) / total)  # of each part
-    found, done = [], 0.0
-    for stage in stages:
+    visits = VISITS if VISITS * starts_s <= MOST_STARTS * budget_s else 1
+    total = visits * sum(stage.weight for stage in stages)
+    second = max(LEAST_S, (budget_s - visits * starts_s) / total)  # of each part
+    found: dict[_Stage, list[dict[str, Any]]] = {}
+    done = 0.0
+    for stage in [*stages] * visits:
         share = stage.weight / total
         observe(Progress(stage.label, done))
         told = _watcher(stage, done, share, observe)
-        found.append(_launch(stage, measured[stage.task], sizes, second, told))
-        num_hosts(found[-1])
+        before = found.get(stage, [])
+        seen = _launch(stage, measured[stage.task], sizes, second, told, before)
+        num_hosts(seen)
+        found[stage] = [_added(*each) for each in zip(before, seen, strict=True)] if before else seen
         done += share
     observe(Progress("done", 1.0))
-    return found
+    return [found[stage] for stage in stages]
+
+
+def _added(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Return what a rank saw on two visits."""
+    steps = [added_steps(*each) for each in zip(before["steps"], after["steps"], strict=True)]
+    return {**before, "steps": steps, "calls": added_calls(before["calls"], after["calls"])}
 
 
 def _watcher(stage: _Stage, done: float, share: float, observe: Callable[[Progress], None]) -> Observer:
@@ -255,12 +268,18 @@ def _watcher(stage: _Stage, done: float, share: float, observe: Callable[[Progre
 
 
 def _launch(
-    stage: _Stage, own: _Measured, sizes: Sequence[int], second: float, observe: Observer
+    stage: _Stage,
+    own: _Measured,
+    sizes: Sequence[int],
+    second: float,
+    observe: Observer,
+    before: Sequence[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Run one stage; return what each rank saw."""
+    """Run one stage, as `before`, if it was visited; return what each rank saw."""
     config = own.config.model_copy(update={"engine": stage.engine, "workers": stage.ranks})
     rows = [each for each in own.rows if each * stage.ranks <= len(own.ready.data.train)]
-    ask = Ask(rows, second * stage.steps_weight, second * stage.calls_weight, list(sizes))
+    blocks = [point["block"] for point in before[0]["steps"]] if before else []
+    ask = Ask(rows, second * stage.steps_weight, second * stage.calls_weight, list(sizes), blocks)
     with tempfile.TemporaryDirectory(prefix="manyhands-") as folder:
         job = Job(config, RunDir(Path(folder)), task=own.task, data=own.ready.data, extra=ask._asdict())
         found = launch.make(stage.engine).launch(calibrate_rank, job, observe)

@@ -19,7 +19,7 @@ from manyhands.beat import Beat
 from manyhands.comm import Comm
 from manyhands.comm.self_ import SelfComm
 from manyhands.comm.traced import TracedComm
-from manyhands.lab.calibration_calls import GoOn, Stamp
+from manyhands.lab.calibration_calls import GoOn, Stamp, added_calls
 from manyhands.lab.lens import interruptions
 from manyhands.plan import Plan
 from manyhands.record.calibration import RowTimes
@@ -30,12 +30,13 @@ from manyhands.tasks.setup import device_of, load_data, make_replica
 from manyhands.training import Job
 from manyhands.watch import Watch
 
-ROUNDS, LEAST_ROUNDS = 8, 3
-"""Each number of rows gets a block of steps in each round."""
+ROUNDS, LEAST_ROUNDS = 5, 2
+"""Each number of rows gets a block of steps in each round of a visit."""
 MOST_STEPS = 40
 """Steps of a block."""
 WARM_UP, SLOW_S = 2, 0.02
 """Steps before those of a block that count: buffers are made for the rows, and caches filled; one, of slow ones."""
+TIMES = ("compute_ms", "serial_ms", "disturbed", "touch_ms", "update_ms")
 BATCHES = 256
 """Batches to go through again and again."""
 
@@ -148,9 +149,10 @@ class _Bench:
 
 
 def time_steps(
-    comm: Comm, job: Job, watch: Watch, rows: Sequence[int], seconds: float, go_on: GoOn
+    comm: Comm, job: Job, watch: Watch, rows: Sequence[int], blocks: Sequence[int], seconds: float, go_on: GoOn
 ) -> list[dict[str, Any]]:
-    """Make blocks of steps with each number of rows in turn until the time is up; return this rank's times."""
+    """Make blocks of steps, as long as asked, with each number of rows in turn until the time is up; return the times
+    of this rank."""
     task = job.task or tasks.load(job.config.task)
     data = job.data or load_data(task, job.config)
     bench = _Bench(comm, watch, make_replica(task, job.config, data, device_of(job.config, comm.rank)))
@@ -161,7 +163,8 @@ def time_steps(
     usual = min(points, key=lambda point: abs(comm.size * point.rows - Plan(job.config, data.train, 0, 1).batch_size))
     began_s = time.perf_counter()
     kinds = 2 if comm.size > 1 else 1  # of steps in a block
-    steps = _choose_blocks(bench, points, seconds / ROUNDS / kinds)
+    chosen = _choose_blocks(bench, points, seconds / ROUNDS / kinds)
+    steps = blocks or chosen
     for turn in range(ROUNDS + 1):
         spent = max(turn / ROUNDS, (time.perf_counter() - began_s) / seconds)
         enough = turn == ROUNDS or (spent >= 1 and turn >= LEAST_ROUNDS)
@@ -194,6 +197,15 @@ def time_steps(
         }
         for point, num in zip(points, steps, strict=True)
     ]
+
+
+def added_steps(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Return what a rank saw of steps with so many rows, and what it saw on a later visit."""
+    both = {name: before[name] + after[name] for name in TIMES if name in before}
+    if "silent" in before:
+        both["silent"] = added_steps(before["silent"], after["silent"])
+        both["exchanges"] = added_calls(before["exchanges"], after["exchanges"])
+    return {**before, **both}
 
 
 def joined_steps(of_ranks: Sequence[Sequence[dict[str, Any]]]) -> list[RowTimes]:

@@ -27,6 +27,8 @@ class Ask(NamedTuple):
     """Nothing where the calls were timed already."""
     sizes: Sequence[int] = SIZES
     """Bytes of the calls."""
+    blocks: Sequence[int] = ()
+    """Steps of a block with each number of rows, as in an earlier visit."""
 
 
 def calibrate_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def calibrate_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
         calls = shifted(time_calls(comm, ask.calls_s, follow(0.0, ask.calls_s), ask.sizes), lead_s)
     if not stopped:
         lead_s = clock_lead_s(comm) if apart else 0.0
-        steps = time_steps(comm, job, watch, ask.rows, ask.steps_s, follow(ask.calls_s, ask.steps_s))
+        steps = time_steps(comm, job, watch, ask.rows, ask.blocks, ask.steps_s, follow(ask.calls_s, ask.steps_s))
         steps = [{**point, "exchanges": shifted(point["exchanges"], lead_s)} for point in steps]
     return {
         "status": "interrupted" if stopped else "complete",

@@ -18,6 +18,7 @@ from manyhands.lab.calibrate import calibrate, crowds, row_points, say_if_busy
 from manyhands.lab.calibration_calls import joined_calls, time_calls
 from manyhands.lab.calibration_steps import joined_steps
 from manyhands.launch.places import calibration_path
+from manyhands.model.crowd import run_spread
 from manyhands.model.machine import machine_of
 from manyhands.record.calibration import (
     Calibration,
@@ -96,6 +97,38 @@ def test_a_tiny_task_end_to_end(tmp_path: Path, tiny: Callable[[str], str]) -> N
     made = machine_of(found, task, engine="threads", workers=2, rows_per_worker=5)
     assert made.step_s(0) > 0
     assert made.collective_s("all-reduce", range(2), costs.weight_bytes) > 0
+
+
+def test_where_there_is_time_for_it_every_stage_is_visited_twice(
+    tmp_path: Path, tiny: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machines change: what differs from one visit to the next is part of how runs differ."""
+    visited: list[list[int]] = []
+    launch_one = lab._launch
+
+    def launched(stage: Any, *args: Any) -> list[dict[str, Any]]:
+        found = launch_one(stage, *args)
+        for own in found:
+            for point in own["steps"]:
+                point["compute_ms"] = [2.0 if len(visited) >= 4 else 1.0 for _ in point["compute_ms"]]
+        visited.append([point["block"] for point in found[0]["steps"]])
+        return found
+
+    monkeypatch.setattr(lab, "_launch", launched)
+    task = tiny("mlp")
+    once = tiny_calibration(tmp_path / "once.json", task)
+    monkeypatch.setattr(lab, "START_S", {})
+    twice = tiny_calibration(tmp_path / "twice.json", task)
+    assert len(visited) == 2 + 4
+    assert visited[4:] == visited[2:4], "in blocks of the same steps"
+    assert {ms for point in once.tasks[task].points for ms in point.compute_ms} == {1.0}
+    for point in [*twice.tasks[task].points, *(each.times for each in twice.crowd("threads", task))]:
+        assert sorted(set(point.compute_ms)) == [1.0, 2.0]
+        assert len(point.compute_ms) % point.block == 0
+        assert point.compute_ms == sorted(point.compute_ms), "first the first visit"
+    assert run_spread(twice, task, "threads", 2) > 0.2
+    us = [len(each.us) for each in twice.comms["threads"].points]
+    assert us == [2 * len(each.us) for each in once.comms["threads"].points]
 
 
 def test_a_second_calibration_adds_to_the_first(made: Calibration, tmp_path: Path, tiny: Callable[[str], str]) -> None:
