@@ -4,14 +4,14 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from manyhands import facts, launch
 from manyhands.config import RunConfig
 from manyhands.errors import UserError, check, unknown
-from manyhands.lab.calibration_calls import SIZES, added_calls, joined_calls
+from manyhands.lab.calibration_calls import SIZES, joined_calls
 from manyhands.lab.calibration_cores import time_cores
 from manyhands.lab.calibration_counts import Counts, count
 from manyhands.lab.calibration_fits import MODELS, comm_costs
@@ -234,30 +234,34 @@ def _launch_all(
     budget_s: float,
     observe: Callable[[Progress], None],
 ) -> list[list[dict[str, Any]]]:
-    """Visit every stage, and all of them once more where that costs little: machines change within a minute."""
+    """Visit every stage, and all of them once more where that costs little: machines change within a minute.
+
+    Calls, of which a slow link makes few, are timed on the first visit alone.
+    """
     starts_s = sum(START_S.get(stage.engine, 0.0) for stage in stages)
     visits = VISITS if VISITS * starts_s <= MOST_STARTS * budget_s else 1
-    total = visits * sum(stage.weight for stage in stages)
+    again = [replace(stage, calls_weight=0.0) for stage in stages] * (visits - 1)
+    stages = [replace(stage, calls_weight=visits * stage.calls_weight) for stage in stages]
+    total = sum(stage.weight for stage in [*stages, *again])
     second = max(LEAST_S, (budget_s - visits * starts_s) / total)  # of each part
-    found: dict[_Stage, list[dict[str, Any]]] = {}
+    found: dict[int, list[dict[str, Any]]] = {}
     done = 0.0
-    for stage in [*stages] * visits:
+    for i, stage in enumerate([*stages, *again]):
         share = stage.weight / total
         observe(Progress(stage.label, done))
         told = _watcher(stage, done, share, observe)
-        before = found.get(stage, [])
+        before = found.get(i % len(stages), [])
         seen = _launch(stage, measured[stage.task], sizes, second, told, before)
         num_hosts(seen)
-        found[stage] = [_added(*each) for each in zip(before, seen, strict=True)] if before else seen
+        found[i % len(stages)] = [_added(*each) for each in zip(before, seen, strict=True)] if before else seen
         done += share
     observe(Progress("done", 1.0))
-    return [found[stage] for stage in stages]
+    return list(found.values())
 
 
 def _added(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     """Return what a rank saw on two visits."""
-    steps = [added_steps(*each) for each in zip(before["steps"], after["steps"], strict=True)]
-    return {**before, "steps": steps, "calls": added_calls(before["calls"], after["calls"])}
+    return {**before, "steps": [added_steps(*each) for each in zip(before["steps"], after["steps"], strict=True)]}
 
 
 def _watcher(stage: _Stage, done: float, share: float, observe: Callable[[Progress], None]) -> Observer:

@@ -78,13 +78,6 @@ def _affordable(comm: Comm, cases: list[Case], round_s: float) -> list[Case]:
     return [cases[i] for i in sorted(kept)]
 
 
-def added_calls(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a rank's stamps with those of a later visit, of calls that were made on both."""
-    later = {(each["call"], each["num_bytes"]): each["stamps"] for each in after}
-    own = [(each, later.get((each["call"], each["num_bytes"]))) for each in before]
-    return [{**each, "stamps": each["stamps"] + stamps} for each, stamps in own if stamps is not None]
-
-
 def joined_calls(of_ranks: Sequence[Sequence[dict[str, Any]]]) -> list[CallTimes]:
     """Put the ranks' stamps together: a call takes from when the last one began it until the last one is done."""
     found = []

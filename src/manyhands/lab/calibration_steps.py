@@ -19,7 +19,7 @@ from manyhands.beat import Beat
 from manyhands.comm import Comm
 from manyhands.comm.self_ import SelfComm
 from manyhands.comm.traced import TracedComm
-from manyhands.lab.calibration_calls import GoOn, Stamp, added_calls
+from manyhands.lab.calibration_calls import GoOn, Stamp
 from manyhands.lab.lens import interruptions
 from manyhands.plan import Plan
 from manyhands.record.calibration import RowTimes
@@ -204,7 +204,10 @@ def added_steps(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]
     both = {name: before[name] + after[name] for name in TIMES if name in before}
     if "silent" in before:
         both["silent"] = added_steps(before["silent"], after["silent"])
-        both["exchanges"] = added_calls(before["exchanges"], after["exchanges"])
+        both["exchanges"] = [
+            {**own, "stamps": own["stamps"] + later["stamps"]}
+            for own, later in zip(before["exchanges"], after["exchanges"], strict=True)
+        ]
     return {**before, **both}
 
 
