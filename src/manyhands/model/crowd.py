@@ -70,7 +70,9 @@ def step_times(
     talking, silent = (_shared(calibration, task, engine, rows, sharing, part) for part in PARTS)
     if talks and sharing == 1:
         two = [_shared(calibration, task, engine, rows, 2, part).quiet_s for part in PARTS]
-        talking = silent.grown(max(1.0, two[0] / two[1]))
+        talking = (
+            silent.grown(max(1.0, two[0] / two[1])) if two[1] > 0 else silent
+        )  # a worker without rows may take none
     return talking.mixed(silent, 1 - 1 / period)
 
 

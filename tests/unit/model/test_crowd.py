@@ -195,3 +195,10 @@ def test_who_exchanges_with_another_host_finds_cold_caches_too() -> None:
     once = step_times(made, "mlp", "mpi", 8, 1).quiet_s
     every, fourth = (step_times(made, "mlp", "mpi", 8, 1, period=n, talks=True).quiet_s for n in (1, 4))
     assert (every, fourth) == pytest.approx((1.5 * once, (1 + 0.5 / 4) * once))
+
+
+def test_a_worker_without_rows_takes_no_time_rather_than_less() -> None:
+    """A line through steps of one and two rows may meet zero before the rows do."""
+    steep = calibration(lambda rows: [rows**2] * 40)
+    found = step_times(steep, "mlp", "mpi", 0, 1, talks=True)
+    assert found.whole_s.tolist() == [0.0] * 40
