@@ -37,6 +37,14 @@ def one_thread_per_product() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep calibrations and chosen threads of the tests apart from those of whoever runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def leaves_nothing_running() -> Iterator[None]:
     """Fail a test that leaves a thread (other than a daemon) or a child process behind."""

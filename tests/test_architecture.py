@@ -20,19 +20,19 @@ from manyhands.sync import Sync
 ROOT = Path(manyhands.__file__).parent
 
 LAYERS = (
-    {"errors", "spec", "registry", "config", "record", "facts", "watch", "spans"},
+    {"errors", "lazy", "spec", "names", "registry", "version", "config", "record", "facts", "others", "watch", "spans"},
     {"comm"},
     {"replica", "codec"},
     {"sync", "data", "tasks"},
-    {"checkpoint", "plan", "beat", "evaluate", "journal", "summary", "timeline", "serving", "training"},
+    {"agreement", "checkpoint", "plan", "beat", "evaluate", "journal", "summary", "timeline", "serving", "training"},
     {"launch"},
-    {"request", "run", "verify", "crossval", "model", "lab", "report"},
+    {"request", "promise", "roundoff", "run", "thread_trial", "verify", "crossval", "model", "lab", "report"},
     {"cli"},
     {"__init__", "__main__"},
 )
 """Units, lowest first: a module or package imports from its own layer and those below."""
 
-WITHOUT_TORCH = {"record", "config", "errors", "spec", "registry", "watch", "spans", "report"}
+WITHOUT_TORCH = {"record", "config", "errors", "lazy", "names", "spec", "registry", "watch", "spans", "report"}
 CODE_THAT_TRAVELS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 MAX_LINES = 400
 MAX_LINES_OF = {"training.py": 150}
@@ -195,6 +195,23 @@ def test_the_environment_is_read_by_launchers_and_commands_alone(path: Path) -> 
             pytest.fail(f"{_name(path)}:{node.lineno} reads the environment")
     for name, node in _imports(path):
         assert name not in ("os.environ", "os.getenv"), f"{_name(path)}:{node.lineno}"
+
+
+UNSAFE_WRITES = {"write_text", "write_bytes", "save_file", "rename"}
+
+
+@EVERY_MODULE
+def test_whole_files_are_written_by_one_helper_alone(path: Path) -> None:
+    """It writes beside, flushes, renames and flushes the folder; files that grow are opened to append."""
+    if _name(path) == "record/files.py":
+        return
+    for node in ast.walk(_tree(path)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        assert name not in UNSAFE_WRITES, f"{_name(path)}:{node.lineno} calls {name}, use write_atomically"
+        modes = [a.value for a in node.args[1:2] if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+        assert name != "open" or not any("w" in mode for mode in modes), f"{_name(path)}:{node.lineno}"
 
 
 @EVERY_MODULE

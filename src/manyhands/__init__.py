@@ -1,8 +1,13 @@
-"""Train neural networks on many workers, with the answer one worker would give."""
+"""Train neural networks on many workers, with the answer one worker would give.
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+>>> import manyhands
+>>> record = manyhands.train("mlp", engine="mpi", workers=4, epochs=2)  # doctest: +SKIP
+"""
 
+from manyhands.lazy import lazy
+from manyhands.version import __version__
+
+TYPE_CHECKING = False  # typing is slow to import, and the command line begins here
 if TYPE_CHECKING:
     from manyhands.crossval import CrossvalRecord, cross_validate
     from manyhands.data import Dataset, Split
@@ -11,17 +16,19 @@ if TYPE_CHECKING:
     from manyhands.lab.simulate import simulate
     from manyhands.lab.sweep import scale
     from manyhands.lab.validate import validate
-    from manyhands.record import RunRecord, SweepRecord
+    from manyhands.record import Pulse, RunRecord, SweepRecord
     from manyhands.run import train
     from manyhands.tasks import Task
 
 __all__ = [
     "CrossvalRecord",
     "Dataset",
+    "Pulse",
     "RunRecord",
     "Split",
     "SweepRecord",
     "Task",
+    "__version__",
     "advise",
     "calibrate",
     "cross_validate",
@@ -31,25 +38,22 @@ __all__ = [
     "validate",
 ]
 
-_HOMES = {
-    "CrossvalRecord": "crossval",
-    "cross_validate": "crossval",
-    "Dataset": "data",
-    "Split": "data",
-    "advise": "lab.advise",
-    "calibrate": "lab.calibrate",
-    "scale": "lab.sweep",
-    "simulate": "lab.simulate",
-    "validate": "lab.validate",
-    "RunRecord": "record",
-    "SweepRecord": "record",
-    "train": "run",
-    "Task": "tasks",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import on first use, so that reading a record does not load torch."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'manyhands' has no attribute '{name}'")
-    return getattr(import_module(f"manyhands.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "CrossvalRecord": "crossval",
+        "Dataset": "data",
+        "Pulse": "record",
+        "RunRecord": "record",
+        "Split": "data",
+        "SweepRecord": "record",
+        "Task": "tasks",
+        "advise": "lab.advise",
+        "calibrate": "lab.calibrate",
+        "cross_validate": "crossval",
+        "scale": "lab.sweep",
+        "simulate": "lab.simulate",
+        "train": "run",
+        "validate": "lab.validate",
+    },
+)

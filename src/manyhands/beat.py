@@ -76,6 +76,11 @@ class Beat:
         self._since = self.comm.clock()
 
     @property
+    def seldom(self) -> bool:
+        """Whether the workers never meet but at the end of an epoch."""
+        return math.isinf(self.interval_s)
+
+    @property
     def steady(self) -> TimeSplit:
         """What came after the warm-up; all of it, where nothing did."""
         late = self.split.since(self.warm or TimeSplit())
@@ -88,7 +93,7 @@ class Beat:
         self.step_s.append(seconds)
         self.traced.collective_s.append(self.traced.p2p_s)
         self.traced.p2p_s = 0.0
-        return len(self._losses) >= self._interval and math.isfinite(self.interval_s)
+        return len(self._losses) >= self._interval and not self.seldom
 
     def strike(self, first_step: int, stop: bool) -> tuple[list[float], bool]:
         """Return the global losses since the last beat, and whether any rank wants to stop."""
@@ -116,8 +121,10 @@ class Beat:
         return torch.cat([losses, calls, torch.tensor([step_s, float(stop)], dtype=torch.float64)])
 
     def _sum(self, losses: Tensor) -> Tensor:
+        # One fixed order, however many steps this beat has: torch's own sum rounds by the shape of what it sums.
         # The tree continues the one inside each rank, in the same number type.
-        return join(list(losses), subtrees(self.lanes, self.comm.size)) if self.lanes else losses.sum(0)
+        ranks = list(losses)
+        return join(ranks, subtrees(self.lanes, self.comm.size)) if self.lanes else self.comm.add(ranks)
 
     def _note_time(self, calls: Tensor, count: int, met_s: float) -> None:
         """Share out the time since the last beat; the beat itself carries next to nothing, so it is waiting."""

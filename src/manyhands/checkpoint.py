@@ -3,23 +3,26 @@
 No generator's state is needed: the order of samples and the random layers are functions of the seed and the step.
 """
 
+import contextlib
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from manyhands.errors import UserError, check
+from manyhands.record.files import write_atomically, writing
 from manyhands.replica import Replica
 from manyhands.replica.update import Moments
 
 OWN = "own/"
 """What the names of tensors with a row per rank begin with."""
+TENSORS = {"params", "moments", "scalars"}
+"""What every checkpoint holds."""
 
 
 @dataclass
@@ -43,11 +46,12 @@ def write_checkpoint(
     moments: Moments | None = None,
     own: dict[str, Tensor] | None = None,
 ) -> Path:
-    """Write a checkpoint and remove all but the last `keep`.
+    """Write a checkpoint and remove all but the last `keep` up to it; any after it were damaged, and are put aside.
 
     `moments` is the whole optimiser state where this replica holds only a slice of it; `own` has a row per rank.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(exist_ok=True)  # a run's folder that somebody deleted is not made again
     elements, scalars = moments or replica.update.moments()
     tensors = {"params": replica.params, "moments": elements, "scalars": scalars}
     tensors.update({f"{OWN}{name}": stack for name, stack in (own or {}).items()})
@@ -59,15 +63,23 @@ def write_checkpoint(
     }
     header["sha256"] = _digest(tensors, header)
     path = folder / f"step-{cursor.step:09d}.safetensors"
-    beside = folder / f".{path.name}.tmp"
-    with open(beside, "wb") as f:
-        f.write(save(tensors, header))
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(beside, path)
-    for old in checkpoints(folder)[:-keep]:
-        old.unlink()
+    write_atomically(path, save(tensors, header))
+    _prune(path, keep)
     return path
+
+
+def _prune(newest: Path, keep: int) -> None:
+    """Remove what is older than the last `keep`; what cannot be removed does no harm.
+
+    The run went on from the newest sound checkpoint, so those with later steps are damaged, and count for nothing.
+    """
+    every = checkpoints(newest.parent)
+    until = every.index(newest) + 1
+    with contextlib.suppress(OSError):
+        for old in every[: max(0, until - keep)]:
+            old.unlink()
+        for damaged in every[until:]:
+            damaged.replace(damaged.with_name(f"{damaged.name}.damaged"))
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -141,15 +153,18 @@ def _digest(tensors: dict[str, Tensor], header: dict[str, str] | None = None) ->
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     with safe_open(path, framework="pt") as f:
-        return {name: f.get_tensor(name) for name in f.keys()}, f.metadata()  # noqa: SIM118
+        return {name: f.get_tensor(name) for name in f.keys()}, f.metadata() or {}  # noqa: SIM118
 
 
 def _is_sound(path: Path) -> bool:
+    """Whether a file is a whole checkpoint of ours, whatever it is instead."""
     try:
         tensors, header = _read(path)
         stored = header.pop("sha256")
-        return _digest(tensors, header) == stored
-    except (SafetensorError, OSError, KeyError, TypeError):
+        Cursor(**json.loads(header["cursor"]))
+        dict(json.loads(header["shapes"]))
+        return tensors.keys() >= TENSORS and "task" in header and _digest(tensors, header) == stored
+    except Exception:  # there is no end to what a parser may raise for a file that is not ours
         return False
 
 

@@ -1,13 +1,18 @@
 """One frozen, validated description of a run. The text under each field is its help on the command line."""
 
 import json
+import os
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from manyhands.errors import UserError, check, unknown
+from manyhands.errors import UserError, check, shown, unknown
+
+LARGEST = 10**1000
+"""Whole numbers are smaller: Python prints up to 4,300 digits, and an error may tell a product of some."""
 
 
 class RunConfig(BaseModel):
@@ -24,7 +29,9 @@ class RunConfig(BaseModel):
     threads: int = Field(default=1, ge=1)
     """Worker threads in each process of engine hybrid."""
     blas_threads: int = Field(default=0, ge=0)
-    """Threads inside each worker's matrix products; 0 shares the cores out evenly."""
+    """Threads inside each worker's matrix products; 0 times a few steps and takes the fastest up to its cores."""
+    chosen_blas_threads: int = Field(default=0, ge=0)
+    """What such a trial chose, for a run that is resumed to keep; no option of the command line."""
     sync: str = "allreduce"
     """What the workers exchange, such as allreduce or local-sgd:period=8; 'manyhands syncs' lists them."""
     batch_size: int | Literal["full"] = 64
@@ -86,17 +93,29 @@ class RunConfig(BaseModel):
         return "".join(lines).replace("\x7f", "\\u007f")
 
 
-def make_config(values: dict[str, Any]) -> RunConfig:
-    """Validate; a bad value is a one-sentence error that names the option."""
-    for key in values:
+def check_values(values: dict[str, Any]) -> RunConfig:
+    """Validate each setting by itself; a bad one is a one-sentence error that names the option."""
+    for key, value in values.items():
         if key not in RunConfig.model_fields:
             unknown("setting", key, RunConfig.model_fields)
+        name = key.replace("_", "-")
+        check(not isinstance(value, int) or abs(value) < LARGEST, f"{name} must have at most 1,000 digits")
+        check(
+            not isinstance(value, str) or is_utf8(value),
+            f"{name} {value!r} is not UTF-8 text, which a run's settings are kept in; rename the file or folder",
+        )
     try:
         config = RunConfig.model_validate(values)
     except ValidationError as error:
         raise UserError(_sentence(error)) from None
     if isinstance(config.batch_size, int):
         check(config.batch_size >= 1, f"batch-size must be at least 1, got {config.batch_size}")
+    return config
+
+
+def make_config(values: dict[str, Any]) -> RunConfig:
+    """Validate all settings, each by itself and together."""
+    config = check_values(values)
     check(
         config.warmup == 0 or config.steps > 0 or config.warmup < config.epochs,
         f"a warmup of {config.warmup:g} epochs must be shorter than the run's {config.epochs}",
@@ -114,11 +133,49 @@ def make_config(values: dict[str, Any]) -> RunConfig:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read settings from a TOML file."""
-    check(path.is_file(), f"there is no config file '{path}'")
+    check(os.path.isfile(path), f"there is no config file '{path}'")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return parse_toml(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read: {error.strerror}") from None
+    except ValueError as error:
         raise UserError(f"'{path}' is not valid TOML: {error}") from None
+
+
+def parse_toml(raw: bytes) -> dict[str, Any]:
+    """Parse TOML; whatever is wrong with it is a `ValueError`."""
+    try:
+        values = tomllib.loads(raw.decode())
+    except tomllib.TOMLDecodeError:
+        raise
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not UTF-8 at byte {error.start}") from None
+    except ValueError:
+        raise ValueError("a number in it is too large") from None
+    if not all(abs(number) <= 2**63 for number in _whole_numbers(values)):
+        raise ValueError("a number in it is too large")
+    return values
+
+
+def _whole_numbers(values: dict[str, Any]) -> Iterator[int]:
+    left: list[Any] = [values]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict | list):
+            left += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, int):
+            yield value
+
+
+def is_utf8(text: str) -> bool:
+    """Tell whether a text can be written down: names of files may hold bytes that are no letters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def plain_words(message: str) -> str:
@@ -139,4 +196,4 @@ def _sentence(error: ValidationError) -> str:
     says = plain_words(first["msg"])
     if name == "batch_size":
         says = "must be a whole number or 'full'"
-    return f"{name.replace('_', '-')} {says}, got {first['input']!r}"
+    return f"{name.replace('_', '-')} {says}, got {shown(first['input'])}"

@@ -1,6 +1,8 @@
 """What a run writes down on its way: losses, weights, checkpoints, evaluations, and the pulse that people see."""
 
+import json
 import math
+import sys
 import time
 from pathlib import Path
 from typing import final
@@ -13,8 +15,10 @@ from manyhands.comm import Comm
 from manyhands.data import Split
 from manyhands.errors import Diverged
 from manyhands.evaluate import evaluate
+from manyhands.others import CoreMeter
 from manyhands.plan import Plan
 from manyhands.record import Pulse, RunDir, write_atomically
+from manyhands.record.files import flush, writing
 from manyhands.replica import Replica
 from manyhands.replica.base import Loss
 from manyhands.replica.update import Moments
@@ -35,6 +39,7 @@ class Journal:
         self.eval_s = 0.0
         self.test_loss, self.test_accuracy = float("nan"), float("nan")
         self._evaluated_at = -1
+        self.core_meter = CoreMeter()
         if self._writes:
             _keep_lines(run, cursor.step)
 
@@ -91,17 +96,19 @@ class Journal:
         if not replica.params.isfinite().all():
             raise Diverged(f"a weight became NaN or infinite at step {self.cursor.step}; try a smaller --lr")
         config, folder = self.plan.config, self._run.checkpoints
+        with writing(self._run.steps):
+            flush(self._run.steps)  # or a loss of power might leave fewer steps than the checkpoint has made
         write_checkpoint(folder, replica, self.cursor, config.task, config.keep, moments=moments, own=own)
 
     def keep_weights(self, replica: Replica) -> None:
         """Append the weights after this step to a file, for a comparison."""
         if self._writes:
-            with open(self._run.weights, "ab") as f:
+            with writing(self._run.weights), open(self._run.weights, "ab") as f:
                 f.write(replica.params.detach().cpu().numpy().tobytes())
 
     def _write_steps(self, first: int, losses: list[float]) -> None:
         seconds = self.beat.step_s[first - self.start :]
-        with open(self._run.steps, "a") as f:
+        with writing(self._run.steps), open(self._run.steps, "a") as f:
             for i, (loss, s) in enumerate(zip(losses, seconds, strict=True)):
                 f.write(f'{{"step": {first + i + 1}, "loss": {loss!r}, "ms": {s * 1e3:.4f}}}\n')
 
@@ -141,9 +148,26 @@ def restore_own(path: Path, replica: Replica, sync: Sync, rank: int) -> None:
 
 
 def _keep_lines(run: RunDir, count: int) -> None:
-    """Drop the steps after the checkpoint that the run goes on from: they are made again."""
+    """Keep the steps up to the checkpoint that the run goes on from, without lines that were cut off.
+
+    Those after it are made again; those that are missing before it are said, and stay missing.
+    """
     if not run.steps.is_file():
-        run.steps.touch()
-        return
-    lines = run.steps.read_text().splitlines(keepends=True)
-    write_atomically(run.steps, "".join(lines[:count]))
+        with writing(run.steps):
+            run.steps.touch()
+        if count == 0:
+            return
+    kept = {step: line for line in run.steps.read_bytes().split(b"\n") if 0 < (step := _step_of(line)) <= count}
+    write_atomically(run.steps, b"".join(kept[step] + b"\n" for step in sorted(kept)))
+    if len(kept) < count:
+        missing = f"{count - len(kept)} of the {count} steps before the checkpoint"
+        print(f"manyhands: '{run.steps}' lacks {missing}; the loss curve has a gap there", file=sys.stderr)
+
+
+def _step_of(line: bytes) -> int:
+    """Return the step that a line tells of, or 0 where it is not whole."""
+    try:
+        values = json.loads(line)
+        return int(values["step"]) if math.isfinite(values["loss"]) and math.isfinite(values["ms"]) else 0
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 0

@@ -5,34 +5,34 @@ A trailing `_` of a module's name, which tells it from a library of that name, i
 
 import importlib
 import inspect
-import pkgutil
 from collections.abc import Hashable
 from functools import cache
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from manyhands.errors import unknown
+from manyhands.names import modules_of
 
 T = TypeVar("T")
 
 
 def find(package: ModuleType, base: type[T], name: str, kind: str) -> type[T]:
     """Return the class of the module that bears this name."""
-    known = _known(package, base)
-    if name not in known:
-        unknown(kind, name, known)
-    return known[name]
+    modules = _modules(package)
+    found = _class_of(package, base, modules[name]) if name in modules else None
+    if found is None:
+        unknown(kind, name, names(package, base))
+    return found
 
 
 def names(package: ModuleType, base: type) -> list[str]:
     """List every name that `find` accepts."""
-    return list(_known(package, base))
+    return sorted(name for name, module in _modules(package).items() if _class_of(package, base, module))
 
 
-def _known(package: ModuleType, base: type[T]) -> dict[str, type[T]]:
-    modules = [m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")]
-    classes = {m.removesuffix("_").replace("_", "-"): _class_of(package, base, m) for m in modules if m != "base"}
-    return {name: found for name, found in sorted(classes.items()) if found}
+def _modules(package: ModuleType) -> dict[str, str]:
+    """Return the modules that may define a class, by its name."""
+    return {name: path.stem for name, path in modules_of(package.__name__).items() if name != "base"}
 
 
 def _class_of(package: ModuleType, base: type[T], module_name: str) -> type[T] | None:

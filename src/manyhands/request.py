@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from manyhands.tasks.setup import is_cpu
 
 LR_SCALING = ("none", "linear", "sqrt")
 MAY_CHANGE = {
-    "engine", "workers", "threads", "blas_threads", "epochs", "steps", "device", "checkpoint_every",
-    "keep", "eval_every", "trace", "mpiexec", "ray_address",
+    "engine", "workers", "threads", "blas_threads", "chosen_blas_threads", "epochs", "steps", "device",
+    "checkpoint_every", "keep", "eval_every", "trace", "mpiexec", "ray_address",
 }  # fmt: skip
 """What a resumed run may change: the rest decides the mathematics."""
 
@@ -51,6 +52,9 @@ def resume_config(run: RunDir, name: str, options: dict[str, Any], task: Task | 
         given["steps"] = 0
     scaled = {"lr": task.lr} if "lr_scaling" in given and "lr" not in given else {}
     wanted = _with_extras({**stored.model_dump(), **scaled, **given}, task, own_batch="batch_size" in given)
+    deciding = ("engine", "workers", "threads", "device", "blas_threads")
+    if any(getattr(stored, key) != getattr(wanted, key) for key in deciding):
+        wanted = wanted.model_copy(update={"chosen_blas_threads": 0})  # which was chosen for other shares of the cores
     length = ("epochs", "steps")
     check(
         stored.lr_decay == "none" or all(getattr(stored, key) == getattr(wanted, key) for key in length),
@@ -65,14 +69,27 @@ def resume_config(run: RunDir, name: str, options: dict[str, Any], task: Task | 
 
 
 def newest_to_resume(out: Path, name: str) -> RunDir:
-    """Return the newest run of this task that has a checkpoint."""
-    runs = [r for r in list_runs(out) if any(r.checkpoints.glob("step-*"))]
+    """Return the newest run of this task that has a checkpoint; one whose settings cannot be read is passed over."""
+    with_checkpoint = [r for r in list_runs(out) if any(r.checkpoints.glob("step-*.safetensors"))]
+    tasks = {run: task for run in with_checkpoint if (task := _task_of(run))}
+    runs = list(tasks)
     check(
         bool(runs),
         f"there is no checkpoint under '{out}' to resume from; train with --checkpoint-every first",
     )
-    same = [r for r in runs if read_toml(r.toml).get("task") == absolute(name)]
+    same = [r for r in runs if tasks[r] == absolute(name)]
     return same[-1] if same else runs[-1]
+
+
+def _task_of(run: RunDir) -> str:
+    """Return the task of a run, or nothing where its settings cannot be read."""
+    try:
+        task = read_toml(run.toml).get("task")
+        check(isinstance(task, str), f"'{run.toml}' names no task")
+        return str(task)
+    except (UserError, OSError) as error:
+        print(f"manyhands: passing over run '{run.path.name}': {error}", file=sys.stderr)
+        return ""
 
 
 def absolute(name: str) -> str:

@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,24 +12,33 @@ from manyhands.checkpoint import check_fits, check_workers, newest_sound, read_c
 from manyhands.config import RunConfig
 from manyhands.data import Dataset
 from manyhands.data.order import cut
-from manyhands.errors import ManyhandsError, UserError, check
-from manyhands.launch.base import Observer
+from manyhands.errors import UserError, check
+from manyhands.launch.base import Launcher, Observer
+from manyhands.launch.environment import outer_world
+from manyhands.launch.failures import sharing_failures
 from manyhands.plan import Plan
-from manyhands.record import Pulse, RunDir, RunRecord, find_run, new_id, open_run
+from manyhands.promise import check_own_optimizer, warnings_of
+from manyhands.record import RunDir, RunRecord, find_run, new_id, open_run
+from manyhands.record.status import noting_failure, own_run
 from manyhands.replica import Batch, Replica
 from manyhands.replica.traits import traits_of
 from manyhands.request import newest_to_resume, resolve, resume_config
 from manyhands.sync.base import check_features
 from manyhands.tasks import Task
-from manyhands.tasks.load import TaskFileFailed, check_not_importing, name_of
+from manyhands.tasks.load import check_not_importing, name_of
 from manyhands.tasks.setup import load_data, make_replica, trial_device
+from manyhands.tasks.trial import saying, try_parts
+from manyhands.thread_trial import with_chosen_threads
 from manyhands.training import Job, train_rank
+from manyhands.watch import ignore as ignore
 
 
-def ignore(pulse: Pulse) -> None:
-    """Show nothing."""
+def print_warning(sentence: str) -> None:
+    """Tell people what the record says too."""
+    print(f"warning: {sentence}", file=sys.stderr)
 
 
+@sharing_failures()
 def train(
     task: str | Task,
     *,
@@ -40,13 +50,26 @@ def train(
     """Train a task, given by name, as FILE.py:VARIABLE or as a `Task`, with the options of `manyhands train`.
 
     >>> record = train("mlp", engine="mpi", workers=4, epochs=2)  # doctest: +SKIP
+
+    task: What to train.
+    resume: True goes on with the newest run of this task that has a checkpoint; an id, part of one, a folder or
+        'last' with that one.
+    out: Folder of all runs.
+    observe: Called with a `manyhands.Pulse` about four times a second, more seldom where steps take longer, and at
+        the end of every epoch: steps done, mean training loss since the last call, last test accuracy, samples per
+        second, time left, and where the time went. It is called in the thread that called `train`, for rank 0 only,
+        whatever the engine; what it raises ends the run.
+    options: The settings of a run, with `_` for `-`: engine, workers, sync, batch_size, lr, epochs, …;
+        `manyhands train --help` explains them.
+
+    >>> record = train("mlp", observe=lambda pulse: print(pulse.step, pulse.loss))  # doctest: +SKIP
     """
     check_not_importing()
     own = tasks.load(task) if isinstance(task, str) else task
     name = task if isinstance(task, str) else name_of(task)
     if not resume:
         return execute(resolve(name, options, own), task=own, out=Path(out), observe=observe)
-    run = find_run(Path(out), resume) if isinstance(resume, str) else newest_to_resume(Path(out), name)
+    run = _run_to_resume(Path(out), name, resume)
     return execute(resume_config(run, name, options, own), task=own, out=Path(out), observe=observe, resume=run)
 
 
@@ -59,20 +82,64 @@ def execute(
     resume: RunDir | None = None,
     keep_weights: bool = False,
     started: Callable[[RunDir], None] = lambda run: None,
+    warn: Callable[[str], None] = print_warning,
 ) -> RunRecord:
     """Check and run a config; the record is also in the run's folder."""
     launcher, task = launch.make(config.engine), task or tasks.load(config.task)
-    data, replica, read_s = preflight(config, task)
-    run = resume or RunDir(out / launcher.agree(new_id(config)))
-    checkpoint = ""
-    if resume:
-        checkpoint = _checkpoint_to_resume(run, replica, Plan(config, data.train, 0, 1), say=launcher.leads)
-    if launcher.leads:
-        open_run(run, config)
-    started(run)
-    job = Job(config, run, resume=checkpoint, keep_weights=keep_weights, task=task, data=data, read_s=read_s)
-    results = launcher.launch(train_rank, job, observe)
+    launcher.check(config)
+    # Ranks that were started from outside meet here, before one that reads much data can keep others waiting.
+    run = RunDir(Path(launcher.agree(str(resume.path if resume else out / new_id(config)))))
+    data, replica, read_s, warnings = try_step(config, task)
+    if launcher.leads and not keep_weights:
+        _say_batch(config, len(data.train))
+    config = with_chosen_threads(config, data, replica)
+
+    def choose() -> str:
+        return _checkpoint_to_resume(run, replica, Plan(config, data.train, 0, 1)) if resume else ""
+
+    with opened(run, config, launcher, choose) as checkpoint:
+        started(run)
+        for sentence in warnings if launcher.leads else ():
+            warn(sentence)
+        job = Job(
+            config,
+            run,
+            resume=checkpoint,
+            keep_weights=keep_weights,
+            warnings=tuple(warnings),
+            task=task,
+            data=data,
+            read_s=read_s,
+        )
+        results = launcher.launch(train_rank, job, observe)
     return RunRecord.model_validate(results[0])
+
+
+@contextmanager
+def opened(run: RunDir, config: RunConfig, launcher: Launcher, choose: Callable[[], str] = lambda: "") -> Iterator[str]:
+    """Own the run's folder until the run has ended; yield the checkpoint to go on from, the same in every process."""
+    with ExitStack() as stack:
+
+        def prepare() -> str:
+            stack.enter_context(own_run(run, _say))
+            checkpoint = choose()
+            open_run(run, config)
+            stack.enter_context(noting_failure(run))
+            return checkpoint
+
+        yield decide(launcher, prepare)
+
+
+def decide(launcher: Launcher, choose: Callable[[], str]) -> str:
+    """Return what the process that leads chooses; where it refuses, the others leave with it."""
+    return launcher.agree(choose() if launcher.leads else "")
+
+
+def _say_batch(config: RunConfig, samples: int) -> None:
+    """Say that a batch cannot be larger than the data."""
+    if config.batch_size != "full" and config.batch_size > samples:
+        largest = f"a batch of {config.batch_size} is more than the {samples} training samples"
+        _say(f"{largest}; every step takes all {samples}")
 
 
 class Ready(NamedTuple):
@@ -81,6 +148,8 @@ class Ready(NamedTuple):
     data: Dataset
     replica: Replica
     read_s: float
+    warnings: Sequence[str] = ()
+    """Why the run will not give the answer of one worker, where it promises to."""
 
 
 def preflight(config: RunConfig, task: Task | None = None) -> Ready:
@@ -106,19 +175,16 @@ def try_step(config: RunConfig, task: Task | None = None) -> Ready:
         config.size <= samples,
         f"{config.size} workers cannot share {samples} training samples; use at most {samples} workers",
     )
-    try:
+    try_parts(task, config, data, device)
+    check_own_optimizer(config, task, device)
+    with saying("a trial step failed", config):
         replica = make_replica(task, config, data, device)
         rows = slice(0, min(2, samples))
         x, y = data.train.batch(rows, replica.params.dtype)
         replica.forward_backward(Batch(x.to(device), y.to(device)), 1.0)
         _check_slices(config, replica, data)
-    except ManyhandsError:
-        raise
-    except Exception as error:
-        sentence = f"the model of '{config.task}' does not take samples of shape {data.shape}: {_first_line(error)}"
-        own_file = ".py" in config.task
-        raise (TaskFileFailed if own_file else UserError)(sentence) from error
-    return Ready(data, replica, read_s)
+        warnings = warnings_of(config, task, replica, data)
+    return Ready(data, replica, read_s, warnings)
 
 
 def _check_slices(config: RunConfig, replica: Replica, data: Dataset) -> None:
@@ -138,34 +204,58 @@ def _check_slices(config: RunConfig, replica: Replica, data: Dataset) -> None:
     except ValueError:
         raise UserError(
             f"{traits.batch_statistics[0]} cannot normalise a single row, which is what some worker or lane would get "
-            f"of a batch; use another --batch-size or fewer workers"
+            f"of a batch; use another --batch-size or --micro-batch, or fewer workers"
         ) from None
 
 
 def _smallest_slice(config: RunConfig, samples: int) -> int:
-    """Return the fewest rows, but none, that any worker or lane gets of a whole or a last batch."""
+    """Return the fewest rows, but none, that any worker or lane computes at once of a whole or a last batch."""
     size = samples if config.batch_size == "full" else min(config.batch_size, samples)
     parts = config.lanes if config.exact else config.size
     cuts = [cut(rows, parts, i) for rows in (size, samples % size) for i in range(parts)]
-    return min(stop - start for start, stop in cuts if stop > start)
+    widths = [stop - start for start, stop in cuts if stop > start]
+    micro = config.micro_batch
+    return min((width % micro or micro) if 0 < micro < width else width for width in widths)
 
 
-def _checkpoint_to_resume(run: RunDir, replica: Replica, plan: Plan, *, say: bool) -> str:
+def _run_to_resume(out: Path, task: str, resume: bool | str) -> RunDir:
+    """Return the run to go on with: the one named, or the newest; rank 0's choice, where others see other files."""
+    outer = outer_world()
+
+    def choose() -> str:
+        return str((find_run(out, resume) if isinstance(resume, str) else newest_to_resume(out, task)).path)
+
+    return RunDir(Path(decide(launch.make(outer.engine if outer else "serial"), choose)))
+
+
+def _checkpoint_to_resume(run: RunDir, replica: Replica, plan: Plan) -> str:
     path, damaged = newest_sound(run.checkpoints)
+    if path:
+        check_fits(path, replica)
+    _check_unfinished(run, plan)
     if path is None:
         why = f"all {len(damaged)} are damaged" if damaged else "there is none"
         raise UserError(f"run '{run.path.name}' has no checkpoint to resume from: {why}")
-    for bad in damaged if say else ():
-        print(f"manyhands: checkpoint '{bad.name}' is damaged; going on from '{path.name}'", file=sys.stderr)
-    check_fits(path, replica)
+    for bad in damaged:
+        _say(f"checkpoint '{bad.name}' is damaged; going on from '{path.name}'")
     check_workers(path, plan.config.size)
     done = read_cursor(path).step
     check(
-        done < plan.steps,
-        f"run '{run.path.name}' is at step {done} of {plan.steps} already; raise --epochs or --steps to go on",
+        done <= plan.steps,  # where a run was killed after its last step, its record and weights are made from there
+        f"run '{run.path.name}' is at step {done} already, beyond {plan.steps}; raise --epochs or --steps to go on",
     )
     return str(path.resolve())
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
+def _check_unfinished(run: RunDir, plan: Plan) -> None:
+    """Refuse to make the last steps of a run again, unless its weights are missing."""
+    record = run.read()
+    check(
+        record is None or record.status != "complete" or plan.steps > record.steps or bool(record.weights_missing),
+        f"run '{run.path.name}' is complete: it has made its {record.steps if record else 0} steps; "
+        "raise --epochs or --steps to go on, or name another run with --resume-from",
+    )
+
+
+def _say(sentence: str) -> None:
+    print(f"manyhands: {sentence}", file=sys.stderr)

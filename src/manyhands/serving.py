@@ -8,6 +8,7 @@ from manyhands.beat import TimeSplit
 from manyhands.comm import Comm
 from manyhands.comm.traced import TracedComm
 from manyhands.config import RunConfig
+from manyhands.others import CoreMeter
 from manyhands.record import RunDir, write_atomically
 from manyhands.replica import Replica
 from manyhands.summary import gather_ranks, gather_steady
@@ -39,7 +40,7 @@ def serve_rank(
 
     replica.update.on_apply = at
     spans.at(first_step)
-    begun = comm.clock()
+    begun, meter = comm.clock(), CoreMeter()
     strategy.serve(replica, group)
     split = TimeSplit(train_s=comm.clock() - begun, comm_s=traced.p2p_s)
     events = strategy.events()
@@ -47,7 +48,7 @@ def serve_rank(
         lines = "".join(json.dumps(event) + "\n" for event in events)
         write_atomically(run.events(comm.rank - config.size), lines)
     store_timeline(comm, run, spans, config.size)
-    gather_ranks(comm, split, traced, strategy, config.size)
+    gather_ranks(comm, split, traced, strategy, config.size, meter)
     gather_steady(comm, split, config.size)
     record: dict[str, Any] = json.loads(gather_texts(comm, "")[0])
     return record

@@ -8,7 +8,8 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from manyhands.errors import UserError, check, unknown
+from manyhands.config import LARGEST
+from manyhands.errors import UserError, check, shown, unknown
 
 T = TypeVar("T")
 
@@ -69,6 +70,18 @@ def describe(cls: type) -> list[Option]:
     return [Option(f.name, _words(hint), _default(f), docs.get(f.name, "")) for f, hint in _fields(cls)]
 
 
+def with_field_docs(cls: type[T]) -> type[T]:
+    """Add the docstrings under a class's fields to its own, where `help()` shows them: Python itself drops them."""
+    models = {name: field.description for name, field in getattr(cls, "model_fields", {}).items()}
+    try:
+        docs = models or _field_docs(cls)
+    except OSError:  # the source was not installed
+        docs = {}
+    lines = [textwrap.fill(f"{name}: {text}", 100, subsequent_indent="    ") for name, text in docs.items() if text]
+    cls.__doc__ = "\n".join([inspect.cleandoc(cls.__doc__ or ""), "", "Fields:", *lines])
+    return cls
+
+
 def _fields(cls: type) -> list[tuple[dataclasses.Field[Any], Any]]:
     """Return the fields that are options, with their types."""
     hints = get_type_hints(cls)
@@ -114,6 +127,8 @@ def _value(text: str, kind: Any, what: str) -> Any:
             unknown(f"{what} named", text, choices)
         return choices[text]
     try:
-        return kind(text)
+        value = kind(text)
     except ValueError:
-        raise UserError(f"{what} must be {_words(kind)}, got '{text}'") from None
+        raise UserError(f"{what} must be {_words(kind)}, got {shown(text)}") from None
+    check(kind is not int or abs(value) < LARGEST, f"{what} must have at most 1,000 digits, got {shown(text)}")
+    return value

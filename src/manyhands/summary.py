@@ -4,12 +4,13 @@ import json
 import resource
 import socket
 import time
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
+from torch import nn
 
 from manyhands import facts
 from manyhands.beat import TimeSplit
@@ -17,8 +18,11 @@ from manyhands.checkpoint import weights_sha256
 from manyhands.comm import Comm
 from manyhands.comm.traced import TracedComm
 from manyhands.config import RunConfig
+from manyhands.errors import CannotWrite, ManyhandsError
 from manyhands.journal import Journal
-from manyhands.record import Quantiles, RankRecord, RunDir, RunRecord, Steady, write_atomically
+from manyhands.others import CoreMeter, others_of
+from manyhands.record import Others, Quantiles, RankRecord, RunDir, RunRecord, Steady, write_atomically
+from manyhands.record.files import flush, writing
 from manyhands.replica import Replica
 from manyhands.sync import Sync
 from manyhands.timeline import gather_texts
@@ -36,9 +40,10 @@ def summarise(
     read_s: float,
     stopped: bool,
     started: float,
+    warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Gather every rank's times; let rank 0 store the record and the weights; return the record."""
-    ranks, sent = gather_ranks(comm, journal.beat.split, traced, strategy, config.size)
+    ranks, sent, others = gather_ranks(comm, journal.beat.split, traced, strategy, config.size, journal.core_meter)
     steady = gather_steady(comm, journal.beat.steady, config.size)
     at_work = ranks[: config.size]
     milliseconds = np.array(journal.beat.step_s or [0.0]) * 1e3
@@ -76,6 +81,9 @@ def summarise(
         bytes_sent=int(sent[0]),
         messages=int(sent[1]),
         weights_sha256=weights_sha256(replica.module),
+        warnings=list(warnings),
+        blas_threads=torch.get_num_threads(),
+        others=others,
         ranks=ranks,
         hardware=facts.hardware(),
         versions=facts.versions(),
@@ -89,17 +97,29 @@ def summarise(
 
 
 def _store(run: RunDir, record: RunRecord, replica: Replica) -> None:
-    weights = {n: t.detach().cpu().contiguous().clone() for n, t in replica.module.state_dict().items()}
-    beside = Path(f"{run.model}.tmp")
-    save_file(weights, beside)
-    beside.replace(run.model)
+    """Write the weights and the record; the record is kept where only the weights cannot be written."""
+    try:
+        write_weights(run, replica.module)
+    except CannotWrite as error:
+        record.weights_missing = str(error)
+    with writing(run.steps):
+        flush(run.steps)
     write_atomically(run.record, record.model_dump_json(indent=2) + "\n")
+    if record.weights_missing:
+        raise ManyhandsError(f"{record.weights_missing}; the record is kept, without weights")
+
+
+def write_weights(run: RunDir, module: nn.Module) -> None:
+    """Write a network's weights into a run's folder."""
+    weights = {n: t.detach().cpu().contiguous().clone() for n, t in module.state_dict().items()}
+    write_atomically(run.model, save(weights))
 
 
 def gather_ranks(
-    comm: Comm, split: TimeSplit, traced: TracedComm, strategy: Sync, workers: int
-) -> tuple[list[RankRecord], list[int]]:
-    """Return every rank's times, servers included, and the sums of bytes sent and messages."""
+    comm: Comm, split: TimeSplit, traced: TracedComm, strategy: Sync, workers: int, meter: CoreMeter
+) -> tuple[list[RankRecord], list[int], Others | None]:
+    """Return every rank's times, servers included, the sums of bytes sent and messages, and what others used."""
+    others = others_of(gather_texts(comm, meter.read(torch.get_num_threads()).to_json()))
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     own = [split.compute_s, split.serial_s, split.comm_s, split.wait_s, float(rss)]
     rows = comm.all_gather(torch.tensor(own, dtype=torch.float64)).tolist()
@@ -121,7 +141,7 @@ def gather_ranks(
         )
         for rank, row in enumerate(rows)
     ]
-    return ranks, sent.tolist()
+    return ranks, sent.tolist(), others
 
 
 def gather_steady(comm: Comm, split: TimeSplit, workers: int) -> Steady:

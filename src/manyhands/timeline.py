@@ -2,10 +2,12 @@
 
 import json
 import socket
+import sys
 
 import torch
 
 from manyhands.comm import Comm
+from manyhands.errors import CannotWrite
 from manyhands.record import RunDir, write_atomically
 from manyhands.spans import RankSpans, Span, Spans, chrome_trace
 
@@ -25,7 +27,10 @@ def store_timeline(comm: Comm, run: RunDir, spans: Spans, workers: int) -> None:
     own = RankSpans(comm.rank, role, socket.gethostname(), spans.kept, spans.zero_s)
     texts = gather_texts(comm, json.dumps(own))
     if comm.rank == 0:
-        write_atomically(run.trace, chrome_trace([_read(text) for text in texts]))
+        try:
+            write_atomically(run.trace, chrome_trace([_read(text) for text in texts]))
+        except CannotWrite as error:  # the record, which is still to come, is worth more
+            print(f"manyhands: {error}", file=sys.stderr)
 
 
 def _read(text: str) -> RankSpans:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from manyhands import sync, tasks
+from manyhands.agreement import check_same_data, check_same_model
 from manyhands.beat import WARM_UP, Beat
 from manyhands.checkpoint import Cursor, restore
 from manyhands.comm import Comm
@@ -14,6 +15,7 @@ from manyhands.comm.exact import ExactComm
 from manyhands.comm.traced import TracedComm
 from manyhands.config import RunConfig
 from manyhands.data import Dataset
+from manyhands.errors import Stopped
 from manyhands.journal import Journal, restore_own
 from manyhands.plan import Plan
 from manyhands.record import RunDir
@@ -40,10 +42,14 @@ class Job:
     """Checkpoint to go on from."""
     keep_weights: bool = False
     """Whether to keep the weights after every step, for `verify`."""
+    warnings: tuple[str, ...] = ()
+    """What the record is to say of the run's answer."""
     task: Task | None = None
     """The task itself, where the rank runs in the process that has it."""
     data: Dataset | None = None
     """The task's data, likewise."""
+    same_data: bool = False
+    """Whether all ranks are known to have the same data: they share it, or it was compared before."""
     read_s: float = 0.0
     """How long it took to read them."""
     place: int | None = None
@@ -59,10 +65,14 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     config, started = job.config, time.perf_counter() - (job.read_s if job.data else 0.0)
     task = job.task or tasks.load(config.task)
     device = device_of(config, comm.rank if job.place is None else job.place)
-    data = (job.data or load_data(task, config)).to(device)
+    loaded = job.data or load_data(task, config)
+    data = loaded.to(device)
     read_s = time.perf_counter() - started
 
+    if not job.same_data:
+        check_same_data(comm, loaded, config.data)
     replica = make_replica(task, config, data, device)
+    check_same_model(comm, replica, exchanged=True)
     strategy = sync.make(config.sync)
     spans = Spans(config.trace)
     traced = TracedComm(comm, spans)
@@ -111,6 +121,8 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
                 journal.checkpoint(replica, strategy, comm)
             if stopped:
                 break
+            if beat.seldom and watch.stop_asked():
+                raise Stopped(f"stopped; workers of '{config.sync}' meet at the end of an epoch only: nothing is kept")
         if plan.wants_evaluation(cursor.step) and not stopped:
             with settled(strategy, replica, comm):
                 journal.evaluate(replica, data.test, loss_of(task))
@@ -120,5 +132,15 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     journal.evaluate(replica, data.test, loss_of(task))
     store_timeline(comm, job.run, spans, config.size)
     return summarise(
-        comm, config, job.run, replica, journal, traced, strategy, read_s=read_s, stopped=stopped, started=started
+        comm,
+        config,
+        job.run,
+        replica,
+        journal,
+        traced,
+        strategy,
+        read_s=read_s,
+        stopped=stopped,
+        started=started,
+        warnings=job.warnings,
     )

@@ -1,8 +1,19 @@
 """The seam between a rank at work and whoever looks after it."""
 
-from typing import Protocol
+from __future__ import annotations
 
-from manyhands.record import Pulse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from manyhands.record import Pulse
+
+Observer: TypeAlias = "Callable[[Pulse], None]"
+"""Who is shown the run's progress."""
+
+
+def ignore(pulse: Pulse) -> None:
+    """Show nothing."""
 
 
 class Watch(Protocol):

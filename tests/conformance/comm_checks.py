@@ -28,6 +28,9 @@ DTYPES = (torch.float32, torch.float64, torch.int64)
 SHAPES = ((0,), (1,), (7,), (30,), (3, 5), (2, 0, 4), (2, 3, 4), (8209,))
 """Empty, single, not divisible by 2, 3 or 5, divisible by all, of more dimensions, and beyond a small message."""
 
+LARGE, LARGE_ROUNDS = 100_000, 4
+"""Numbers in a message that no engine buffers, and how often every rank is the root of such messages."""
+
 PATIENCE_S = 3.0
 """How long a call that should return at once is waited for, so that one that hangs is a finding, not the end."""
 
@@ -350,6 +353,24 @@ def check_send_takes_a_copy(comm: Comm) -> None:
         found.equal(received, torch.full((5,), float((comm.rank - 1) % comm.size)))
 
 
+def check_large_messages_of_many_senders(comm: Comm) -> None:
+    """Messages too large to be buffered arrive whole, though every other rank sends and receives at the same time."""
+    with findings() as found:
+        for i, root in enumerate([*range(comm.size)] * LARGE_ROUNDS):
+            others = [rank for rank in range(comm.size) if rank != root]
+            t = torch.empty(LARGE)
+            if comm.rank == root:
+                for rank in others:
+                    comm.recv(t, rank)
+                    found.same(bool((t == 1000 * i + rank).all()), True, "to the root", root, rank)
+                for rank in others:
+                    comm.send(torch.full((LARGE,), -1000.0 * i - rank), rank)
+            else:
+                comm.send(torch.full((LARGE,), 1000.0 * i + comm.rank), root)
+                comm.recv(t, root)
+                found.same(bool((t == -1000 * i - comm.rank).all()), True, "from the root", root, comm.rank)
+
+
 def check_send_to_oneself(comm: Comm) -> None:
     """A message to one's own rank is kept until it is received, as the comm of one rank does."""
     with findings() as found:
@@ -468,6 +489,7 @@ NEEDS = {
     "messages_keep_order_and_tags": "p2p",
     "a_source_can_be_chosen": "p2p",
     "send_takes_a_copy": "p2p",
+    "large_messages_of_many_senders": "p2p",
     "send_to_oneself": "p2p",
     "any_source": "any-source",
     "split": "split",

@@ -1,6 +1,6 @@
 """Tasks that go wrong on purpose."""
 
-import os
+import threading
 import time
 
 from torch import Tensor, nn
@@ -30,12 +30,14 @@ class Faulty(nn.Module):
             raise RuntimeError("the model has had enough")
         if self.mode == "hang":
             time.sleep(600)
-        if self.mode == "exit":
-            os._exit(7)
+        if self.mode == "stick":
+            if threading.current_thread().name.endswith(" 0"):
+                time.sleep(600)
+            raise RuntimeError("the other one is stuck")
 
 
 def task(mode: str) -> manyhands.Task:
     return manyhands.Task(model=lambda data: Faulty(mode), data="mnist:train=2000,test=100", epochs=50)
 
 
-raises, exits, hangs, slow = task("raise"), task("exit"), task("hang"), task("slow")
+raises, hangs, slow, sticks = map(task, ("raise", "hang", "slow", "stick"))

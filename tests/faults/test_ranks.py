@@ -98,6 +98,14 @@ def test_a_rank_that_raises_is_named_with_its_traceback(run: Run, engine: str) -
     assert f'File "{FAULTY}"' in stderr, "the user's own line is in the traceback"
 
 
+def test_a_thread_that_raises_ends_the_command_though_another_is_stuck(start: Start) -> None:
+    process = start(*COMMAND, f"{FAULTY}:sticks", "--engine", "threads", "--workers", "2")
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert re.search(r"manyhands: rank 1 on \S+ failed at step \d+: RuntimeError", stderr)
+    assert f'File "{FAULTY}"' in stderr
+
+
 @pytest.mark.parametrize("engine", ["serial", "mpi --workers 2"])
 def test_a_loss_that_is_not_finite_stops_the_run(run: Run, engine: str) -> None:
     status, stderr = run("mlp", "--data", "mnist:train=1000,test=50", "--lr", "1e6", "--engine", *engine.split())
@@ -117,12 +125,6 @@ def test_a_killed_rank_ends_the_run(start: Start, tmp_path: Path, engine: str) -
     assert re.search(r"rank \d on \S+ failed at step \d+: killed by signal 9 \(SIGKILL\)", stderr)
 
 
-def test_a_rank_that_exits_by_itself_ends_the_run(run: Run) -> None:
-    status, stderr = run(f"{FAULTY}:exits", "--engine", "mpi", "--workers", "2")
-    assert status == 1
-    assert re.search(r"rank \d on \S+ failed at step \d+: ended by itself with exit code 7", stderr)
-
-
 @pytest.mark.parametrize(("task", "engine"), [("hangs", "mpi"), ("slow", "torch")])
 def test_killing_the_command_itself_leaves_no_rank(start: Start, tmp_path: Path, task: str, engine: str) -> None:
     process = start(*COMMAND, f"{FAULTY}:{task}", "--engine", engine, "--workers", "2")
@@ -134,12 +136,16 @@ def test_killing_the_command_itself_leaves_no_rank(start: Start, tmp_path: Path,
     assert not ranks_of(tmp_path)
 
 
-@pytest.mark.parametrize("engine", ["threads --workers 2", "mpi --workers 2"])
-def test_ctrl_c_ends_every_rank_and_leaves_a_checkpoint(start: Start, tmp_path: Path, engine: str) -> None:
+@pytest.mark.parametrize(
+    ("engine", "number"), [("threads --workers 2", signal.SIGHUP), ("mpi --workers 2", signal.SIGINT)]
+)
+def test_a_stop_ends_every_rank_and_leaves_a_checkpoint(
+    start: Start, tmp_path: Path, engine: str, number: signal.Signals
+) -> None:
     out = ["--engine", *engine.split(), "--checkpoint-every", "100000"]
     process = start(*COMMAND, f"{FAULTY}:slow", *out)
     wait_for(lambda: has_steps(tmp_path), process)
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, number)
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130, stderr
     assert "go on with: manyhands train" in stderr
@@ -169,6 +175,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: pytest.Capt
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
+    (folder / "record.json").unlink()
     record = manyhands.train("mlp", resume=True, out=tmp_path)
     assert f"'{newest.name}' is damaged" in capsys.readouterr().err
     assert record.resumed_from == 6

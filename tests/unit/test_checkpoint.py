@@ -1,10 +1,16 @@
 """A checkpoint gives back every bit; a damaged one is recognised and the one before it is used."""
 
+import json
 import random
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save
 from torch import nn
 
 from manyhands.checkpoint import Cursor, checkpoints, newest_sound, restore, weights_sha256, write_checkpoint
@@ -172,6 +178,77 @@ def test_one_wrong_byte_anywhere_is_never_taken_for_sound(folder: Path) -> None:
         else:
             assert sound == first
     assert not wrong, f"{len(wrong)} of {len(places)} changes went unnoticed, such as near {wrong[:5]}"
+
+
+@cache
+def _content(step: int) -> bytes:
+    with TemporaryDirectory() as folder:
+        return write_checkpoint(Path(folder), _replica(), Cursor(step=step), "mlp", keep=1).read_bytes()
+
+
+@st.composite
+def contents(draw: st.DrawFn) -> bytes:
+    """Draw what may lie in a checkpoint's place: one that is cut short, or has other bytes, or is of somebody else."""
+    whole = _content(30)
+    match draw(st.integers(0, 4)):
+        case 0:
+            return draw(st.binary(max_size=300))
+        case 1:
+            return whole[: draw(st.integers(0, len(whole) - 1))]
+        case 2:
+            start = draw(st.integers(0, len(whole) - 1))
+            stop = draw(st.integers(start + 1, len(whole)))
+            return whole[:start] + draw(st.binary(max_size=40)) + whole[stop:]
+        case 3:
+            metadata = draw(st.none() | st.dictionaries(st.sampled_from(NAMES), st.text(max_size=20)))
+            return save({"params": torch.zeros(3)}, metadata)
+        case _:
+            header = json.dumps(draw(st.dictionaries(st.text(max_size=9), st.integers() | st.none()))).encode()
+            return len(header).to_bytes(8, "little") + header + draw(st.binary(max_size=20))
+
+
+NAMES = ["sha256", "cursor", "shapes", "task", "other"]
+
+
+@settings(max_examples=100)
+@given(contents())
+def test_whatever_lies_in_its_place_the_one_before_is_used(content: bytes) -> None:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        before, foreign = folder / "step-000000020.safetensors", folder / "step-000000030.safetensors"
+        before.write_bytes(_content(20))
+        foreign.write_bytes(content)
+        expected = (foreign, []) if content == _content(30) else (before, [foreign])
+        assert newest_sound(folder) == expected
+
+
+@settings(max_examples=25)
+@given(
+    sound=st.lists(st.booleans(), min_size=1, max_size=6).filter(any),
+    keep=st.integers(1, 4),
+    more=st.integers(1, 3),
+    further=st.integers(1, 9),
+)
+def test_pruning_leaves_the_last_sound_ones_whatever_is_damaged(
+    sound: list[bool], keep: int, more: int, further: int
+) -> None:
+    """Go on from the newest sound one of several, some of which are damaged, and write some more."""
+    with TemporaryDirectory() as name:
+        folder, replica = Path(name), _replica()
+        for i, is_sound in enumerate(sound, 1):
+            path = write_checkpoint(folder, replica, Cursor(step=10 * i), "mlp", keep=99)
+            if not is_sound:
+                path.write_bytes(path.read_bytes()[:-5])
+        start, damaged = newest_sound(folder)
+        assert start is not None
+        step = int(start.stem.removeprefix("step-"))
+        for i in range(1, more + 1):
+            newest = write_checkpoint(folder, replica, Cursor(step=step + i * further), "mlp", keep)
+            assert newest_sound(folder) == (newest, [])
+            assert len(checkpoints(folder)) <= keep
+            assert start.is_file() == (i < keep), "the one that the run went on from is kept as long as any other"
+        aside = {path.name for path in folder.glob("*.damaged")}
+        assert aside <= {f"{path.name}.damaged" for path in damaged}
 
 
 def test_a_checkpoint_of_another_model_is_refused(folder: Path) -> None:

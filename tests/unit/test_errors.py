@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.errors import Diverged, ManyhandsError, RankFailed, UserError, check, unknown
+from manyhands.config import RunConfig
+from manyhands.errors import Diverged, ManyhandsError, RankFailed, UserError, check, nearest, unknown
 
 NAMES = st.lists(st.text("abcdefghij-", min_size=3, max_size=12), min_size=1, max_size=6, unique=True)
 
@@ -30,6 +31,31 @@ def test_a_name_far_from_all_gets_no_offer() -> None:
     with pytest.raises(UserError) as caught:
         unknown("sync", "zzzz", ["allreduce", "gossip"])
     assert "did you mean" not in str(caught.value)
+
+
+OPTIONS = [f"--{name.replace('_', '-')}" for name in RunConfig.model_fields]
+
+
+@pytest.mark.parametrize(
+    ("given_name", "meant"),
+    [
+        ("--worker", "--workers"),
+        ("--enigne", "--engine"),
+        ("--batch_size", "--batch-size"),
+        ("--Epochs", "--epochs"),
+        ("--checkpoint", "--checkpoint-every"),
+        ("--sedd", "--seed"),
+    ],
+)
+def test_a_slip_of_the_pen_is_understood(given_name: str, meant: str) -> None:
+    assert nearest(given_name, OPTIONS) == meant
+
+
+@pytest.mark.parametrize(
+    "given_name", ["--amp", "--optimizer", "--momentum", "--weight-decay", "--clip", "--gpus", "--precision", "-x", ""]
+)
+def test_no_hint_is_far_fetched(given_name: str) -> None:
+    assert nearest(given_name, OPTIONS) is None
 
 
 @given(NAMES, st.text(min_size=1, max_size=8))

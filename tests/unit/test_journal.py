@@ -1,11 +1,15 @@
 """What a run writes down on its way: a line a step, the mean loss of an epoch, a pulse for people."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 
-from manyhands.record import Pulse, find_run
+from manyhands.checkpoint import checkpoints
+from manyhands.journal import _keep_lines
+from manyhands.record import Pulse, RunDir, find_run
+from manyhands.report.losses import loss_curve
 
 
 def _losses(out: Path, run_id: str) -> list[float]:
@@ -44,3 +48,52 @@ def test_evaluations_do_not_change_the_run(train) -> None:  # type: ignore[no-un
     often, seldom = train(epochs=4, eval_every=1), train(epochs=4, eval_every=3)
     assert often.weights_sha256 == seldom.weights_sha256
     assert (often.test_loss, often.test_accuracy) == (seldom.test_loss, seldom.test_accuracy)
+
+
+def _line(step: int) -> str:
+    return json.dumps({"step": step, "loss": 1.0 / step, "ms": 0.5})
+
+
+def _steps(run: RunDir) -> list[int]:
+    return [json.loads(line)["step"] for line in run.steps.read_text().splitlines()]
+
+
+def test_wherever_the_file_was_cut_off_its_whole_lines_are_kept_and_the_rest_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDir(tmp_path)
+    whole = "".join(f"{_line(step)}\n" for step in range(1, 31)).encode()
+    for length in [*random.Random(0).sample(range(len(whole)), 40), len(whole)]:
+        run.steps.write_bytes(whole[:length])
+        lines = whole[:length].count(b"\n") + (whole[length - 1 : length] == b"}")
+        _keep_lines(run, 20)
+        assert _steps(run) == list(range(1, min(20, lines) + 1))
+        said = capsys.readouterr().err
+        assert (f"lacks {20 - lines} of the 20 steps before the checkpoint" in said) == (lines < 20)
+
+
+def test_steps_that_two_processes_wrote_are_kept_once(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    lines = ["", "[]", '{"step": "x"}', '{"step": 3, "loss": null}', *map(_line, [1, 2, 3, 2, 3, 4]), "[" * 9999]
+    run.steps.write_text("\n".join(lines))
+    _keep_lines(run, 3)
+    assert _steps(run) == [1, 2, 3]
+
+
+def test_a_run_whose_steps_are_damaged_goes_on_and_its_curve_is_drawn(train, tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
+    record = train(steps=12, checkpoint_every=4, keep=9)
+    run = find_run(tmp_path, record.id)
+    run.record.unlink()
+    checkpoints(run.checkpoints)[-1].unlink()
+    text = run.steps.read_text().splitlines()
+    run.steps.write_text("\n".join([*text[:5], text[5][:9]]))
+    curve = loss_curve(run)
+    assert curve is not None
+    assert curve.step == [1, 2, 3, 4, 5]
+    resumed = train(resume=record.id)
+    assert resumed.weights_sha256 == record.weights_sha256
+    assert f"manyhands: '{run.steps}' lacks 3 of the 8 steps" in capsys.readouterr().err
+    assert _steps(run) == [1, 2, 3, 4, 5, 9, 10, 11, 12]
+    curve = loss_curve(run)
+    assert curve is not None
+    assert curve.step == [1, 2, 3, 4, 5, 9, 10, 11, 12]

@@ -1,7 +1,9 @@
 """A run's folder: what is in it, how it is named and found, and that readers see whole files."""
 
+import errno
 import json
 import os
+import stat
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 from manyhands.config import make_config, read_toml
-from manyhands.errors import UserError
+from manyhands.errors import CannotWrite, UserError
 from manyhands.record import RunDir, RunRecord, SweepDir, find_run, list_runs, new_id, open_run, write_atomically
 from manyhands.record.advice import AdviceDir
 from manyhands.record.papers import ReproductionDir
@@ -47,6 +49,46 @@ def test_writing_replaces_the_whole_file_and_leaves_nothing_beside(tmp_path: Pat
         write_atomically(file, text)
         assert file.read_text() == text
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_is_written_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is flushed, then renamed, then the folder is flushed, or a loss of power might leave half of it."""
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def flushed(number: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(number).st_mode) else f"file of {os.fstat(number).st_size}")
+        fsync(number)
+
+    def renamed(old: Path, new: Path) -> None:
+        done.append(f"named {Path(new).name}")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(os, "replace", renamed)
+    write_atomically(tmp_path / "a", "four")
+    write_atomically(tmp_path / "b", b"\xff")
+    assert done == ["file of 4", "named a", "folder", "file of 1", "named b", "folder"]
+
+
+def test_a_file_that_cannot_be_written_is_named_with_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "deleted" / "record.json"
+    with pytest.raises(CannotWrite) as caught:
+        write_atomically(path, "text")
+    assert str(caught.value) == f"cannot write '{path}': No such file or directory"
+    assert (caught.value.errno, caught.value.strerror) == (errno.ENOENT, "No such file or directory")
+
+
+def test_a_failed_write_leaves_nothing_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(number: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    write_atomically(tmp_path / "record.json", "old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CannotWrite, match="No space left on device"):
+        write_atomically(tmp_path / "record.json", "new")
+    (file,) = tmp_path.iterdir()
+    assert file.read_text() == "old"
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:

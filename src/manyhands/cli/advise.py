@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from manyhands.cli.calibrate import CALIBRATION_OPTION
-from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, default_is
+from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, check_early, check_names, default_is
 from manyhands.cli.show import meter, people, print_json, results
+from manyhands.cli.tables import Column, print_table
 from manyhands.errors import check
+from manyhands.lab.budget import parse_duration
+from manyhands.lab.defaults import check_calibrated
 from manyhands.record.advice import AdviceRecord, AdviceRow
-from manyhands.record.texts import duration, figure, with_bounds, workers_name
+from manyhands.record.texts import NOTHING, duration, figure, percent, with_bounds, workers_name
 
 if TYPE_CHECKING:
     from manyhands.lab.advise import AdvicePulse
 
 OUT = Path("advice")
-WIDE = 200
-"""Columns of a table that goes to a file."""
+LATER = ("efficiency", "step", "steps", "speed-up")
+"""Columns that a narrow terminal leaves out, the first of them first; then the price and the sync."""
 
 
 def advise(
@@ -67,7 +68,9 @@ def advise(
             show_default=False,
         ),
     ] = "",
-    budget: Annotated[str, typer.Option(help="Time after which no new training begins: 90s, 5m.")] = "5m",
+    budget: Annotated[
+        str, typer.Option(help="Time after which trainings end: 90s, 5m; noise and predictions take time besides.")
+    ] = "5m",
     max_epochs: Annotated[
         int,
         typer.Option(
@@ -87,11 +90,14 @@ def advise(
 
     Example: manyhands advise mlp --target-accuracy 0.9 --cluster ethernet-10g
     """
-    from manyhands.lab.advise import advise as find  # scipy is slow to import, and other commands need none
-    from manyhands.lab.budget import parse_duration
-
     check(bool(task), "which task? for example: manyhands advise mlp --target-accuracy 0.9")
     check(target_accuracy is not None, "which accuracy? for example: --target-accuracy 0.9")
+    check_early(task, {})
+    check_names(syncs)
+    check_calibrated(engines)
+    budget_s = parse_duration(budget)
+    from manyhands.lab.advise import advise as find  # torch is slow to import: a bad request is refused before
+
     with meter() as tell, redirect_stdout(sys.stderr):
         record = find(
             task,
@@ -102,7 +108,7 @@ def advise(
             engines=engines,
             syncs=syncs,
             calibration=calibration,
-            budget_s=parse_duration(budget),
+            budget_s=budget_s,
             max_epochs=max_epochs,
             out=out,
             command=shlex.join(["manyhands", *sys.argv[1:]]),
@@ -127,8 +133,7 @@ def show(record: AdviceRecord, console: Console) -> None:
 
     where = f"on {record.cluster}, from a calibration of {record.machine} ({record.calibrated})"
     tell(f"{Path(record.task).name} to {100 * record.target_accuracy:g} % {where}: predicted, with 90 % intervals\n")
-    to = console if console.is_terminal else Console(file=console.file, width=WIDE, highlight=False)
-    to.print(_table(record), soft_wrap=False)
+    _print_ways(console, record)
     for i, row in enumerate(record.best, 1):
         tell(f"\n{i}. {_name(row)}")
         for reason in row.reasons:
@@ -146,10 +151,10 @@ def show(record: AdviceRecord, console: Console) -> None:
         tell(f"  assumed: {sentence}")
 
 
-def _table(record: AdviceRecord) -> Table:
+def _print_ways(console: Console, record: AdviceRecord) -> None:
     columns: list[tuple[str, Callable[[AdviceRow], str]]] = [
         ("engine", lambda row: workers_name(row.engine, row.workers)),
-        ("sync", lambda row: row.sync if row.workers > 1 else "–"),
+        ("sync", lambda row: row.sync if row.workers > 1 else NOTHING),
         ("batch", lambda row: f"{row.batch_size:,}"),
         ("steps", lambda row: with_bounds(row.steps, figure)),
         ("step", lambda row: with_bounds(row.step_ms, lambda ms: duration(ms / 1e3))),
@@ -158,15 +163,14 @@ def _table(record: AdviceRecord) -> Table:
         ("efficiency", lambda row: with_bounds(row.efficiency, lambda value: f"{figure(100 * value)} %")),
     ]
     if record.currency:
-        columns.append((record.currency, lambda row: with_bounds(row.cost, figure) if row.cost else "–"))
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    table.add_column("")
-    for heading, _ in columns:
-        table.add_column(heading, justify="left" if heading in ("engine", "sync") else "right", no_wrap=True)
+        columns.append((record.currency, lambda row: with_bounds(row.cost, figure) if row.cost else NOTHING))
+    later = (*LATER, record.currency, "sync")
+    drop = {heading: len(later) - i for i, heading in enumerate(later)}
+    shown = [Column(heading, drop.get(heading, 0), left=heading in ("engine", "sync")) for heading, _ in columns]
     names = [*(f"{i}." for i in range(1, len(record.best) + 1)), "one worker"]
-    for name, row in zip(names, [*record.best, record.alone], strict=True):
-        table.add_row(name, *(escape(cell(row)) for _, cell in columns))
-    return table
+    ways = zip(names, [*record.best, record.alone], strict=True)
+    rows = [[name, *(text(row) for _, text in columns)] for name, row in ways]
+    print_table(console, [Column("way", left=True), *shown], rows)
 
 
 def _name(row: AdviceRow) -> str:
@@ -179,5 +183,5 @@ def _say(sentence: str) -> None:
 
 
 def _doing(pulse: "AdvicePulse") -> str:
-    accuracy = "" if pulse.accuracy is None else f": accuracy {100 * pulse.accuracy:.2f} %"
+    accuracy = "" if pulse.accuracy is None else f": accuracy {percent(100 * pulse.accuracy, 2)}"
     return f"{pulse.doing}{accuracy}"

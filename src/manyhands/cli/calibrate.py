@@ -6,24 +6,23 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from manyhands.cli.options import JSON_OPTION, default_is
+from manyhands import facts
+from manyhands.cli.options import JSON_OPTION, check_early, default_is
 from manyhands.cli.show import meter, people, print_json, results
+from manyhands.cli.tables import Column, print_table
 from manyhands.errors import check
+from manyhands.lab.budget import parse_duration
+from manyhands.lab.defaults import check_calibrated
 from manyhands.launch.places import calibration_path
 from manyhands.record.calibration import Calibration, CommCosts, TaskCosts
-from manyhands.record.texts import figure
-from manyhands.request import absolute
+from manyhands.record.texts import NOTHING, figure, fixed, percent
 
 ENGINES = "threads,mpi"
 BUDGET = "60s"
 TASK = "mlp"
-WIDE = 200
-"""Columns of a table that goes to a file."""
 
 CALIBRATION_OPTION = Annotated[
     Path | None,
@@ -46,7 +45,10 @@ def calibrate(
         int | None,
         typer.Option(help=f"The most ranks to measure at once.{default_is('the cores')}", show_default=False),
     ] = None,
-    budget: Annotated[str, typer.Option(help="Time that it may take: 30s, 2m.")] = BUDGET,
+    budget: Annotated[str, typer.Option(help="Time that the command may take: 30s, 2m.")] = BUDGET,
+    over_budget: Annotated[
+        bool, typer.Option("--over-budget", help="Measure everything once even if that takes longer than the budget.")
+    ] = False,
     calibration: CALIBRATION_OPTION = None,
     json: JSON_OPTION = False,
 ) -> None:
@@ -65,12 +67,16 @@ def calibrate(
 
     Example: manyhands calibrate mlp cnn
     """
-    from manyhands.lab.budget import parse_duration
-    from manyhands.lab.calibrate import calibrate as measure  # scipy is slow to import, and other commands need none
-
     check(ranks != 0, "ranks must be at least 2, got 0")
-    path = calibration or calibration_path()
     names = tasks or [TASK]
+    budget_s = parse_duration(budget)
+    for name in names:
+        check_early(name, {})
+    check_calibrated(engines, "engine to calibrate")
+    from manyhands.lab.calibrate import calibrate as measure  # torch is slow to import: a bad request is refused before
+    from manyhands.request import absolute
+
+    path = calibration or calibration_path()
     chosen = list(dict.fromkeys(each.strip() for each in engines.split(",") if each.strip()))
     with meter() as tell, redirect_stdout(sys.stderr):
         found = measure(
@@ -78,7 +84,9 @@ def calibrate(
             path=path,
             engines=chosen,
             ranks=ranks or 0,
-            budget_s=parse_duration(budget),
+            budget_s=budget_s,
+            over_budget=over_budget,
+            spent_s=facts.command_age_s(),
             observe=lambda progress: tell("calibrating", progress.done, 1.0, progress.label),
             say=lambda sentence: people.print(f"warning: {sentence}", markup=False, soft_wrap=True),
         )
@@ -94,55 +102,52 @@ def show(found: Calibration, names: Sequence[str], engines: Sequence[str], conso
     for name in names:
         costs = found.tasks[name]
         many = f"{costs.parameters:,} parameters, batch {costs.batch_size:,}"
-        _print(console, f"{Path(name).name}: a step of one worker, ms ({many})", _steps(found, costs))
-    _print(
-        console,
-        "calls between ranks (in a cluster file: latency_us, gigabit_per_s)",
-        _calls([found.comms[engine] for engine in engines]),
-    )
+        console.print()
+        _print_steps(console, found, costs, f"{Path(name).name}: a step of one worker, ms ({many})")
+    console.print()
+    _print_calls(console, [found.comms[engine] for engine in engines])
 
 
-def _steps(found: Calibration, costs: TaskCosts) -> Table:
-    """Make the table of a task's steps: of one worker alone, and how many times as long others make them."""
-    table = Table(box=None, padding=(0, 1, 0, 0))
+def _print_steps(console: Console, found: Calibration, costs: TaskCosts, title: str) -> None:
+    """Print the table of a task's steps: of one worker alone, and how many times as long others make them."""
+    import numpy as np  # slow to import, but it has measured already
+
     crowds = sorted({(each.engine, each.ranks) for each in found.contention if each.task == costs.task})
-    parts = ("forward and\nbackward p50", "\np90", "update\np50", "\np90")
-    shared = [f"{engine} ×{ranks}\ntakes ×" for engine, ranks in crowds]
-    for heading in ("\nrows", *parts, *shared, "\nsteps"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    columns = [
+        *(Column("rows"), Column("forward and\nbackward p50"), Column("forward and\nbackward p90", 2)),
+        *(Column("update\np50"), Column("update\np90", 3)),
+        *(Column(f"{engine} ×{ranks}\ntakes ×", 1) for engine, ranks in crowds),
+        Column("steps", 4),
+    ]
     factors = {
         (each.engine, each.ranks, each.rows): f"{each.compute_factor:.2f}"
         for each in found.contention
         if each.task == costs.task
     }
+    rows = []
     for point in costs.points:
         quantiles = [*np.quantile(point.compute_ms, (0.5, 0.9)), *np.quantile(point.serial_ms, (0.5, 0.9))]
-        with_others = [factors.get((*crowd, point.rows), "–") for crowd in crowds]
+        with_others = [factors.get((*crowd, point.rows), NOTHING) for crowd in crowds]
         steps = f"{len(point.compute_ms):,}"
-        table.add_row(f"{point.rows:,}", *(f"{ms:.3f}" for ms in quantiles), *with_others, steps)
-    return table
+        rows.append([f"{point.rows:,}", *(fixed(float(ms), 3) for ms in quantiles), *with_others, steps])
+    print_table(console, columns, rows, title)
 
 
-def _calls(comms: Sequence[CommCosts]) -> Table:
-    """Make the table of what fits the engines' calls best."""
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    headings = ("engine", "ranks", "α latency", "1/β bandwidth", "1/γ adding", "error of the fit", "of formulas for")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in (headings[0], headings[-1]) else "right", no_wrap=True)
+def _print_calls(console: Console, comms: Sequence[CommCosts]) -> None:
+    """Print the table of what fits the engines' calls best."""
+    columns = [
+        *(Column("engine", left=True), Column("ranks", 3), Column("α latency"), Column("1/β bandwidth")),
+        *(Column("1/γ adding", 2), Column("error of\nthe fit"), Column("of formulas for", 1, left=True)),
+    ]
+    rows = []
     for each in comms:
         counts = sorted({point.ranks for point in each.points})
         where = f" between {each.hosts} hosts" if each.apart else ""
         fitted = "slices of shared memory" if each.model == "slices" else f"messages{where}, {each.duplex} duplex"
-        table.add_row(
-            each.engine,
-            ", ".join(map(str, counts)),
-            f"{each.latency_us:.1f} µs",
-            _rate(each.gigabyte_per_s),
-            _rate(each.reduce_gigabyte_per_s),
-            f"{each.error_pct:.0f} %",
-            fitted,
-        )
-    return table
+        cells = [", ".join(map(str, counts)), f"{each.latency_us:.1f} µs"]
+        cells += [_rate(each.gigabyte_per_s), _rate(each.reduce_gigabyte_per_s), percent(each.error_pct, 0), fitted]
+        rows.append([each.engine, *cells])
+    print_table(console, columns, rows, "calls between ranks (in a cluster file: latency_us, gigabit_per_s)")
 
 
 def _rate(gigabyte_per_s: float) -> str:
@@ -150,9 +155,3 @@ def _rate(gigabyte_per_s: float) -> str:
     from manyhands.lab.calibration_fits import FASTEST  # slow to import, but it has measured already
 
     return f"{figure(8 * gigabyte_per_s)} Gb/s" if gigabyte_per_s < FASTEST else "too fast to tell"
-
-
-def _print(console: Console, title: str, table: Table) -> None:
-    console.print(f"\n{title}", markup=False, soft_wrap=True)
-    to = console if console.is_terminal else Console(file=console.file, width=WIDE, highlight=False)
-    to.print(table, soft_wrap=False)

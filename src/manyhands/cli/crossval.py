@@ -3,25 +3,33 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
 
 from manyhands import launch
-from manyhands.cli.options import CONFIG_OPTION, JSON_OPTION, OUT_OPTION, config_options, with_config_file
+from manyhands.cli.bars import Bars, Part, eta
+from manyhands.cli.options import (
+    CONFIG_OPTION,
+    JSON_OPTION,
+    OUT_OPTION,
+    check_early,
+    config_options,
+    with_config_file,
+)
 from manyhands.cli.show import people, print_json, results
+from manyhands.cli.tables import Column, print_table
 from manyhands.config import read_toml
-from manyhands.crossval import CrossvalRecord, CrossvalTable, cross_validate, tabulate
-from manyhands.crossval.options import Options, make_options
-from manyhands.crossval.run import FOLDS, ObserverOf
+from manyhands.crossval.options import FOLDS, Options, make_options
 from manyhands.errors import check
-from manyhands.launch.base import Observer
-from manyhands.record import Pulse
-from manyhands.run import ignore
+from manyhands.record.texts import NOTHING, duration, fixed, percent, times
+from manyhands.watch import Observer, ignore
+
+if TYPE_CHECKING:
+    from manyhands.crossval import CrossvalRecord, CrossvalTable
+    from manyhands.crossval.run import ObserverOf
+    from manyhands.record import Pulse
 
 
 @config_options
@@ -82,6 +90,7 @@ def crossval(
     given = {"folds": folds, "nodes": nodes, "stacked": stacked, "baseline": baseline}
     given |= {"split_data": split_data or None, "table": table or None}
     asked, settings = _with_file(config, given, options)
+    check_early(task, settings)
     leads = launch.make(str(settings.get("engine", "mpi"))).leads
     with _progress(visible=leads) as observe, redirect_stdout(sys.stderr):
         if asked.table:
@@ -105,7 +114,9 @@ def _with_file(config: Path | None, given: dict[str, Any], options: dict[str, An
     return make_options(own), {**settings, **options}
 
 
-def _cross_validate(task: str, asked: Options, **settings: Any) -> CrossvalRecord:
+def _cross_validate(task: str, asked: Options, **settings: Any) -> "CrossvalRecord":
+    from manyhands.crossval import cross_validate  # torch is slow to import: a bad request is refused before
+
     folds, nodes = FOLDS if asked.folds is None else asked.folds, asked.nodes
     for name, value in (("folds", folds), ("nodes", nodes)):
         check(not isinstance(value, list), f"{name} must be one number without --table, got {value}")
@@ -113,7 +124,9 @@ def _cross_validate(task: str, asked: Options, **settings: Any) -> CrossvalRecor
     return cross_validate(task, **own, stacked=asked.stacked, baseline=asked.baseline, **settings)
 
 
-def _tabulate(task: str, asked: Options, **settings: Any) -> CrossvalTable:
+def _tabulate(task: str, asked: Options, **settings: Any) -> "CrossvalTable":
+    from manyhands.crossval import tabulate
+
     lists = {name: value for name in ("folds", "nodes") if (value := getattr(asked, name)) is not None}
     for name, value in lists.items():
         check(isinstance(value, list), f"--table chooses the {name} itself; leave --{name} out")
@@ -123,19 +136,19 @@ def _tabulate(task: str, asked: Options, **settings: Any) -> CrossvalTable:
 
 
 @contextmanager
-def _progress(*, visible: bool) -> Iterator[ObserverOf]:
+def _progress(*, visible: bool) -> "Iterator[ObserverOf]":
     """Draw a bar for each cross-validation on a terminal; elsewhere print a line at every tenth."""
     if not visible:
         yield lambda label, models: ignore
     elif not people.is_terminal:
         yield _lines
     else:
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[rest]}"))
-        with Progress(*columns, console=people) as bars:
+        bars = Bars(people)
+        with bars.progress:
 
             def observer(label: str, models: int) -> Observer:
-                bar = bars.add_task(label, total=None, rest="starting")
-                return lambda p: bars.update(bar, completed=p.step, total=p.steps, rest=_rest(p, models))
+                bar = bars.add(label)
+                return lambda p: bars.show(bar, p.step, p.steps, _parts(p, models), left_s=p.eta_s)
 
             yield observer
 
@@ -143,26 +156,27 @@ def _progress(*, visible: bool) -> Iterator[ObserverOf]:
 def _lines(label: str, models: int) -> Observer:
     printed = [0]
 
-    def show(p: Pulse) -> None:
+    def show(p: "Pulse") -> None:
         tenths = 10 * p.step // max(1, p.steps)
         if tenths > printed[0]:
             printed[0] = tenths
-            people.print(f"{label}: {_rest(p, models)}", markup=False, soft_wrap=True)
+            done, loss = (part.text for part in _parts(p, models))
+            people.print(f"{label}: {done} · {eta(p.eta_s)} · {loss}", markup=False, soft_wrap=True)
 
     return show
 
 
-def _rest(p: Pulse, models: int) -> str:
+def _parts(p: "Pulse", models: int) -> list[Part]:
     done = models * p.step / max(1, p.steps)
-    return f"{done:.1f} of {models} folds · loss {p.loss:.4f} · ETA {timedelta(seconds=round(p.eta_s))}"
+    return [Part(f"{done:.1f} of {models} folds"), Part(f"train loss {fixed(p.loss, 4)}", 1)]
 
 
-def _show(record: CrossvalRecord, out: Path, *, as_json: bool) -> None:
+def _show(record: "CrossvalRecord", out: Path, *, as_json: bool) -> None:
     """Print the folds for people, and the answer: a sentence, or one JSON object."""
-    people.print(_folds(record))
+    _print_folds(record)
     if record.bit_equal is not None:
         people.print(_equality(record), markup=False, soft_wrap=True)
-    if record.workers > record.hardware["cores"]:
+    if record.workers > record.hardware["cores"] and record.engine != "sim":
         note = f"{record.workers} workers shared {record.hardware['cores']} cores: these times say little"
         people.print(note, markup=False, soft_wrap=True)
     people.print(f"kept in {out / record.id}", markup=False, soft_wrap=True)
@@ -172,39 +186,55 @@ def _show(record: CrossvalRecord, out: Path, *, as_json: bool) -> None:
         results.print(sentence(record), markup=False)
 
 
-def sentence(r: CrossvalRecord) -> str:
+def sentence(r: "CrossvalRecord") -> str:
     """Say the result in words."""
     interval = f" ± {100 * r.interval:.2f}" if r.interval is not None else ""
     cuts = f"{r.num_folds} folds" if r.nodes < 2 else f"{r.num_folds} folds on each of {r.nodes} nodes"
-    parts = [f"accuracy {100 * r.accuracy:.2f}{interval} % (mean of {cuts}, 95 % interval), loss {r.loss:.4f}"]
+    sure = ", 95 % interval" if interval else ""
+    parts = [f"accuracy {100 * r.accuracy:.2f}{interval} % (mean of {cuts}{sure}), test loss {fixed(r.loss, 4)}"]
     if r.hold_out:
         held = r.hold_out
-        parts.append(f"hold-out {100 * held.accuracy:.2f} %, training {100 * held.train_accuracy:.2f} % (mean weights)")
+        parts.append(
+            f"hold-out accuracy {percent(100 * held.accuracy, 2)}, "
+            f"training accuracy {percent(100 * held.train_accuracy, 2)} (mean weights)"
+        )
     many = "worker" if r.workers == 1 else "workers"
-    parts.append(f"{r.total_s:.1f} s on {r.workers} {many} ({r.wall_s:.1f} s with starting and reading)")
+    took = f"training took {duration(r.total_s)} on {r.workers} {many}"
+    parts.append(f"{took} ({duration(r.wall_s)} with starting and reading)")
     if r.speed_up is not None and r.improvement_pct is not None:
-        parts.append(f"speed-up {r.speed_up:.2f}×, performance improvement {r.improvement_pct:.1f} %")
+        better = f"performance improvement {percent(r.improvement_pct)}"
+        parts.append(f"speed-up {times(r.speed_up)}, {better if r.improvement_pct >= 0 else 'slower than one worker'}")
     return "; ".join(parts)
 
 
-def _equality(r: CrossvalRecord) -> str:
+def _equality(r: "CrossvalRecord") -> str:
     if r.bit_equal:
         return "every fold has the accuracy, loss and weights of one worker, to the last bit"
     return f"the folds' losses differ from one worker's by at most {r.max_loss_difference:.1e} of their value"
 
 
-def _folds(record: CrossvalRecord) -> Table:
-    table = _empty(f"{record.task}: {record.num_folds} folds")
-    for heading in ("fold", "samples", "accuracy", "loss", "time", "weights"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for f in record.folds:
-        name = f"{f.node}.{f.fold}" if record.nodes > 1 else str(f.fold)
-        score = (f"{f.samples:,}", f"{100 * f.accuracy:.2f} %", f"{f.loss:.4f}")
-        table.add_row(name, *score, f"{f.seconds:.1f} s", f.weights_sha256[:12])
-    return table
+def _print_folds(record: "CrossvalRecord") -> None:
+    columns = [
+        *(Column("fold"), Column("samples", 3), Column("accuracy"), Column("test loss")),
+        *(Column("time", 1), Column("weights", 2)),
+    ]
+    rows = [
+        [
+            f"{f.node}.{f.fold}" if record.nodes > 1 else str(f.fold),
+            f"{f.samples:,}",
+            percent(100 * f.accuracy, 2),
+            fixed(f.loss, 4),
+            duration(f.seconds),
+            f.weights_sha256[:12],
+        ]
+        for f in record.folds
+    ]
+    print_table(
+        people, columns, rows, f"{record.task}: {record.num_folds} folds, each tested on what it was not trained on"
+    )
 
 
-def _show_table(found: CrossvalTable, out: Path, *, as_json: bool) -> None:
+def _show_table(found: "CrossvalTable", out: Path, *, as_json: bool) -> None:
     virtual = any(cell.nodes > cell.workers for cell in found.cells)
     if virtual:
         note = "where nodes are more than workers, these trained them in turn; 'node s' is the slowest node's own time"
@@ -213,28 +243,29 @@ def _show_table(found: CrossvalTable, out: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(found.model_dump_json())
     else:
-        results.print(_cells(found), soft_wrap=False)
+        _print_cells(found)
 
 
-def _cells(found: CrossvalTable) -> Table:
-    table = _empty("")
-    scores = ("fold %", "train %", "hold-out %")
-    for heading in ("nodes", "folds", "workers", *scores, "time s", "PI %", "node s", "PI %"):
-        table.add_column(heading, justify="right", no_wrap=True)
+def _print_cells(found: "CrossvalTable") -> None:
+    columns = [
+        *(Column("nodes"), Column("folds"), Column("workers", 3)),
+        *(Column("fold %"), Column("train %", 2), Column("hold-out %")),
+        *(Column("time s"), Column("time PI %"), Column("node s", 1), Column("node PI %", 1)),
+    ]
+    rows = []
     for cell in found.cells:
         assert cell.hold_out is not None, "a table's data is cut over nodes"
-        table.add_row(
-            *map(str, (cell.nodes, cell.num_folds, cell.workers)),
-            *(f"{100 * a:.2f}" for a in (cell.accuracy, cell.hold_out.train_accuracy, cell.hold_out.accuracy)),
-            *(f"{cell.total_s:.1f}", _number(cell.improvement_pct)),
-            *(f"{cell.longest_node_s:.1f}", _number(cell.longest_node_improvement_pct)),
+        rows.append(
+            [
+                *map(str, (cell.nodes, cell.num_folds, cell.workers)),
+                *(fixed(100 * a, 2) for a in (cell.accuracy, cell.hold_out.train_accuracy, cell.hold_out.accuracy)),
+                *(fixed(cell.total_s, 1), _saved(cell.improvement_pct)),
+                *(fixed(cell.longest_node_s, 1), _saved(cell.longest_node_improvement_pct)),
+            ]
         )
-    return table
+    print_table(results, columns, rows)
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"
-
-
-def _empty(title: str) -> Table:
-    return Table(title=title or None, title_justify="left", box=None, padding=(0, 1, 0, 0))
+def _saved(improvement_pct: float | None) -> str:
+    """Write the time saved; none is, where it is slower than what it is held to."""
+    return fixed(improvement_pct, 1) if (improvement_pct or 0.0) >= 0 else NOTHING

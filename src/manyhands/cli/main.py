@@ -1,138 +1,103 @@
-"""The entry point: a bad request gets one sentence and exit status 2; a failed run says who failed, and 1."""
+"""The entry point: it imports next to nothing, so that Ctrl-C is answered in one word from the first moment on."""
 
-import difflib
+from __future__ import annotations
+
+import atexit
 import os
-import re
+import signal
 import sys
-import traceback
-from collections.abc import Callable
-from functools import wraps
-from typing import Any
+from contextlib import suppress
 
-import typer
+from manyhands.launch.signals import STOPS, may_answer
 
-from manyhands.config import plain_words
-from manyhands.errors import ManyhandsError, UserError
-from manyhands.launch.environment import outer_world
-from manyhands.tasks.load import TaskFileFailed
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
 
-# typer carries a click of its own, or uses the one installed; either way this is its error for a bad command line.
-UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-
-
-def make_app() -> typer.Typer:
-    """Gather the commands."""
-    from manyhands.cli import (
-        advise,
-        calibrate,
-        crossval,
-        doctor,
-        profile,
-        report,
-        reproduce,
-        runs,
-        scale,
-        simulate,
-        syncs,
-        train,
-        validate,
-        verify,
-    )
-
-    app = typer.Typer(
-        name="manyhands",
-        help="Train neural networks on many workers, with the answer one worker would give.",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    commands = (
-        train.train,
-        verify.verify,
-        crossval.crossval,
-        scale.scale,
-        report.report,
-        profile.profile,
-        reproduce.reproduce,
-        calibrate.calibrate,
-        simulate.simulate,
-        validate.validate,
-        advise.advise,
-    )
-    for command in commands:
-        app.command(command.__name__)(_stoppable(command))
-    app.add_typer(runs.app, name="runs")
-    app.command("syncs")(_stoppable(syncs.syncs))
-    app.command("doctor")(_stoppable(doctor.doctor))
-    return app
-
-
-def _stoppable(command: Callable[..., None]) -> Callable[..., None]:
-    """Pass Ctrl-C on to `main`: typer would end the command without a word."""
-
-    @wraps(command)
-    def run(*given: Any, **options: Any) -> None:
-        try:
-            command(*given, **options)
-        except KeyboardInterrupt:
-            raise typer.Abort from None
-
-    return run
+STOPPED = 130
 
 
 def main() -> None:
-    """Run a command and turn what it raises into an exit status."""
+    """Run the command line and exit: 0 it went well, 1 it failed, 2 a bad request, 130 stopped."""
+    before = {number: signal.signal(number, _stop) for number in STOPS if may_answer(number)}
     try:
-        status = make_app()(standalone_mode=False)
-    except typer.Exit as error:
-        status = error.exit_code
-    except UsageError as error:
-        status = _say(_usage_sentence(error), 2)
-    except UserError as error:
-        if isinstance(error, TaskFileFailed) and _leads():
-            traceback.print_exception(error.__cause__)
-        status = _say(str(error), 2)
-    except ManyhandsError as error:
-        status = _say(str(error), 1)
-    except (KeyboardInterrupt, typer.Abort):
-        status = _say("stopped", 130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 0
-    sys.exit(status if isinstance(status, int) else 0)
+        _guard_rank()
+        from manyhands.cli.streams import surviving_streams
+
+        with surviving_streams():
+            status = _run()
+            sys.stderr.flush()
+    except KeyboardInterrupt:  # a second one
+        status = STOPPED
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    # What comes now is Python's own work, and takes a moment: nothing is left to stop.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    if _a_rank_is_stuck():
+        os._exit(status)
+    sys.exit(status)
 
 
-def _say(sentence: str, status: int) -> int:
-    if _leads():
-        print(f"manyhands: {sentence}", file=sys.stderr)
-    return status
+def _guard_rank() -> None:
+    """Go on as a rank that a guard watches, where mpiexec, srun or torchrun has started this process among others."""
+    from manyhands.launch.environment import outer_world
+
+    if outer_world() is not None:
+        from manyhands.launch.guard import print_failure, start_guard
+
+        start_guard(print_failure)
 
 
-def _leads() -> bool:
-    """Whether this process speaks for all that mpiexec started."""
-    outer = outer_world()
-    return outer is None or outer.rank == 0
+def _run() -> int:
+    try:
+        from manyhands.cli.app import run
+
+        return run()
+    except KeyboardInterrupt:
+        _say_stopped()
+        _let_guard_know()
+        return STOPPED
 
 
-def _usage_sentence(error: Exception) -> str:
-    """Put the command line parser's message in one sentence, with the nearest name where it knows of none."""
-    text = " ".join(str(getattr(error, "message", error)).split())
-    missing = re.match(r"No such (option|command):? '?(?P<name>[\w-]+)'?", text)
-    context = getattr(error, "ctx", None)
-    if missing and context is not None:
-        given = missing["name"]
-        if missing[1] == "command":
-            allowed = list(context.command.commands)
-        else:
-            allowed = [o for p in context.command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")]
-        nearest = difflib.get_close_matches(given, allowed, n=1, cutoff=0.5)
-        hint = f"did you mean {nearest[0]}?" if nearest else f"'{context.command_path} --help' lists them"
-        return f"there is no {missing[1]} {given}; {hint}"
-    says = plain_words(text)
-    option = getattr(getattr(error, "param", None), "name", None)
-    if option and says.startswith("must be"):
-        return f"{option.replace('_', '-')} {says}"
-    return says[:1].lower() + says[1:] if says else "bad command line"
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Answer Ctrl-C and the like; during an import by leaving at once: libraries catch all errors there, this one too.
+
+    A run has an answer of its own: it ends after the step.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            _say_stopped()
+            _let_guard_know()
+            os._exit(STOPPED)
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def _say_stopped() -> None:
+    try:
+        from manyhands.launch.environment import leads
+
+        alone = leads()
+    except ImportError:  # it is what was being imported
+        alone = True
+    if alone and sys.stderr is not None:
+        with suppress(OSError):  # nobody may be reading it
+            print("manyhands: stopped", file=sys.stderr, flush=True)
+
+
+def _let_guard_know() -> None:
+    """Keep this process's guard, if it has one, from reporting an end that the user asked for."""
+    with suppress(ImportError):
+        from manyhands.launch.rank_state import Known, own_state
+
+        own_state().known = Known.USER
+
+
+def _a_rank_is_stuck() -> bool:
+    """Whether a thread of a failed run has not come back: what Python and torch take down at exit is in use there."""
+    local = sys.modules.get("manyhands.launch.local")
+    return local is not None and local.a_rank_is_left()
 
 
 if __name__ == "__main__":

@@ -2,15 +2,17 @@
 
 import inspect
 import typing
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from manyhands.config import RunConfig, read_toml
+from manyhands.config import RunConfig, check_values, read_toml
 from manyhands.errors import unknown
+from manyhands.lab.defaults import cut_list
+from manyhands.names import check_engine, check_sync, check_task
 
 EXTRA: dict[str, tuple[type, str]] = {
     "batch_per_worker": (int, "Batch size of each worker; the global batch grows with the workers."),
@@ -35,7 +37,7 @@ def config_options(command: Callable[..., None], *, without: Collection[str] = (
     """
     own = inspect.signature(command)
     fixed = [p for name, p in own.parameters.items() if name != "options"]
-    left_out = {"task", *without, *(p.name for p in fixed)}
+    left_out = {"task", "chosen_blas_threads", *without, *(p.name for p in fixed)}
     settings = [_parameter(name) for name in RunConfig.model_fields if name not in left_out]
     extras = [_option(name, kind, text) for name, (kind, text) in EXTRA.items() if name not in left_out]
     names = [p.name for p in (*settings, *extras)]
@@ -54,11 +56,29 @@ def with_config_file(config: Path | None, options: dict[str, Any], own: Iterable
     """Put a file's settings, and a command's `own`, under the options given; its task is left to the caller."""
     settings = read_toml(config) if config else {}
     settings.pop("task", None)
+    if any(name in options for name in ("engine", "workers", "threads", "device", "blas_threads", "batch_size")):
+        settings.pop("chosen_blas_threads", None)  # of a run's own file: chosen again, for what is asked now
     allowed = (*own, *RunConfig.model_fields, *EXTRA)
     for name in settings:
         if name not in allowed:
             unknown("setting", name, allowed)
     return {**settings, **options}
+
+
+def check_early(task: str, settings: Mapping[str, Any]) -> None:
+    """Refuse what is wrong by itself, in a moment: what the settings mean together is known once torch is there."""
+    check_task(task)
+    check_values({"task": task, **{name: value for name, value in settings.items() if name not in EXTRA}})
+    check_engine(str(settings.get("engine", "serial")))
+    check_sync(str(settings.get("sync", "allreduce")))
+
+
+def check_names(syncs: str | None, engines: str | None = None) -> None:
+    """Refuse strategies and engines, several of each with commas between them, that do not exist."""
+    for text in filter(None, cut_list(syncs or "")):
+        check_sync(text)
+    for name in filter(None, cut_list(engines or "")):
+        check_engine(name)
 
 
 def _parameter(name: str) -> inspect.Parameter:

@@ -8,27 +8,31 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from manyhands import launch
-from manyhands.cli.options import CONFIG_OPTION, JSON_OPTION, OUT_OPTION, config_options, default_is, with_config_file
+from manyhands.cli.options import (
+    CONFIG_OPTION,
+    JSON_OPTION,
+    OUT_OPTION,
+    check_early,
+    config_options,
+    default_is,
+    with_config_file,
+)
 from manyhands.cli.show import people, print_json, progress, results
+from manyhands.cli.tables import Column, print_table
 from manyhands.config import RunConfig, read_toml
 from manyhands.errors import check
-from manyhands.lab.profile import SECONDS, TRACE
-from manyhands.lab.profile import profile as profile_task
+from manyhands.lab.defaults import PROFILE_S, TRACE
 from manyhands.record import FunctionRow, LineRow, ProfileRecord, RankProfile
-from manyhands.sync.base import num_ranks
+from manyhands.record.texts import NOTHING, duration, percent
 
-WIDE = 200
-"""Columns of a table that goes to a file."""
 ROWS = 20
 MOST_COLUMNS = 8
 """Ranks that are compared side by side; of more, the least, the middle and the greatest share are shown."""
 SELDOM = 1.2
 """How many times as often as in a whole training a run may evaluate without this being said."""
-NO_CALLS = "–"
 
 
 def _option(text: str, default: str) -> Any:
@@ -38,7 +42,7 @@ def _option(text: str, default: str) -> Any:
 @config_options
 def profile(
     task: Annotated[str, typer.Argument(help="Task to profile; may be left out with --config.")] = "",
-    steps: Annotated[int | None, _option("Steps of the run.", f"about {SECONDS:.0f} seconds of them")] = None,
+    steps: Annotated[int | None, _option("Steps of the run.", f"about {PROFILE_S:.0f} seconds of them")] = None,
     trace: Annotated[
         int | None, _option("Steps to keep a timeline of, in trace.json; 0 for none.", f"{TRACE}, or fewer")
     ] = None,
@@ -72,6 +76,11 @@ def profile(
     settings = with_config_file(config, {**options, **given})
     if trace is None and not settings.get("trace"):
         settings.pop("trace", None)  # every run's file has it
+    check_early(task, settings)
+    from manyhands.lab.profile import (
+        profile as profile_task,  # torch is slow to import: a bad request is refused before
+    )
+    from manyhands.sync.base import num_ranks
 
     def accept(settled: RunConfig) -> None:
         ranks = num_ranks(settled)
@@ -96,35 +105,37 @@ def show(record: ProfileRecord, ranks: list[RankProfile], console: Console, *, r
         if not profile.timed_steps:
             console.print(f"rank {profile.rank}: no step was timed, since the run ended too early", markup=False)
             continue
-        _print(console, _functions(record, profile, rows))
+        _print_functions(console, record, profile, rows)
         console.print(_caption(record, profile), markup=False, soft_wrap=True)
         if lines:
-            _print(console, _lines(profile, rows))
+            _print_lines(console, profile, rows)
     if len(record.ranks) > 1:
-        _print(console, _comparison(record, rows))
+        _print_comparison(console, record, rows)
+    if record.others is not None and record.others.disturbed:
+        console.print(f"{record.others} meanwhile: on a quiet machine it is faster", markup=False, soft_wrap=True)
 
 
-def _print(console: Console, table: Table) -> None:
-    console.print()
-    to = console if console.is_terminal else Console(file=console.file, width=WIDE, highlight=False)
-    to.print(table, soft_wrap=False)
-
-
-def _functions(record: ProfileRecord, profile: RankProfile, rows: int) -> Table:
-    """Make the table of papers/000: of a rank's whole run, what each function took."""
-    table = _empty(_title(record, profile))
-    for heading in ("% time", "self s", "total s", "calls", "self\nms/call", "total\nms/call"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("function", no_wrap=True)
+def _print_functions(console: Console, record: ProfileRecord, profile: RankProfile, rows: int) -> None:
+    """Print the table of papers/000: of a rank's whole run, what each function took."""
+    columns = [
+        *(Column("% time"), Column("self s", 1), Column("total s", 2), Column("calls", 3)),
+        *(Column("self\nms/call", 4), Column("total\nms/call", 5), Column("function", left=True)),
+    ]
     kept = profile.functions[:rows]
+    cells: list[list[str | Text]] = []
     for row in kept:
-        per_call = (f"{row.self_ms_per_call:.4f}", f"{row.total_ms_per_call:.4f}") if row.calls else (NO_CALLS,) * 2
-        calls = f"{row.calls:,}" if row.calls else NO_CALLS
-        table.add_row(f"{row.share_pct:.2f}", f"{row.self_s:.3f}", f"{row.total_s:.3f}", calls, *per_call, _name(row))
+        per_call = (f"{row.self_ms_per_call:.4f}", f"{row.total_ms_per_call:.4f}") if row.calls else (NOTHING,) * 2
+        calls = f"{row.calls:,}" if row.calls else NOTHING
+        cells.append([f"{row.share_pct:.2f}", f"{row.self_s:.3f}", f"{row.total_s:.3f}", calls, *per_call, _name(row)])
     for name, seconds in _others(profile, kept):
-        share = 100 * seconds / max(profile.total_s, 1e-9)
-        table.add_row(f"{share:.2f}", f"{seconds:.3f}", NO_CALLS, NO_CALLS, NO_CALLS, NO_CALLS, f"[italic]{name}[/]")
-    return table
+        share = f"{_share_pct(seconds, profile):.2f}"
+        cells.append([share, f"{seconds:.3f}", *[NOTHING] * 4, Text(name, "italic")])
+    console.print()
+    print_table(console, columns, cells, _title(record, profile))
+
+
+def _share_pct(seconds: float, profile: RankProfile) -> float:
+    return 100 * seconds / max(profile.total_s, 1e-9)
 
 
 def _others(profile: RankProfile, kept: list[FunctionRow]) -> list[tuple[str, float]]:
@@ -140,9 +151,10 @@ def _title(record: ProfileRecord, profile: RankProfile) -> str:
     many = f"{record.workers}×{record.threads}" if record.threads > 1 else f"×{record.workers}"
     engine = record.engine if record.engine == "serial" else f"{record.engine} {many}"
     whose = _short(profile) if len(record.ranks) > 1 else "one worker"
-    return escape(
+    step = duration(profile.loop_s / profile.steps if profile.steps else None)
+    return (
         f"{Path(record.task).name}: {engine}, batch {record.batch_size}, {whose}: {profile.steps:,} {_unit(profile)} "
-        f"of {1e3 * profile.loop_s / max(1, profile.steps):.3f} ms, {profile.total_s:.2f} s in all"
+        f"of {step}, {duration(profile.total_s)} in all"
     )
 
 
@@ -152,8 +164,8 @@ def _caption(record: ProfileRecord, profile: RankProfile) -> str:
     disturbed = f" ({more} more {'was' if more == 1 else 'were'} disturbed by other programs)" if more else ""
     says = (
         f"{profile.timed_steps} {_unit(profile)} were timed call by call{disturbed}; times and calls are scaled to all "
-        f"{profile.steps:,}. Timing cost {profile.cost_pct:.1f} % of the loop, and is taken off. Compiled functions, "
-        "such as matrix products, count as the function that called them."
+        f"{profile.steps:,}. Timing cost {percent(profile.cost_pct)} of the loop, and is taken off. Compiled "
+        "functions, such as matrix products, count as the function that called them."
     )
     if record.device != "cpu":
         says += " A GPU's kernels are queued: what they take is found in the function that waits for them."
@@ -170,57 +182,57 @@ def _unit(profile: RankProfile) -> str:
     return "steps" if profile.role == "worker" else "updates"
 
 
-def _lines(profile: RankProfile, rows: int) -> Table:
-    table = _empty("hot lines: what the compiled functions took that they call")
-    for heading in ("% time", "self s", "calls"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("line", "source"):
-        table.add_column(heading, no_wrap=True)
-    for row in profile.lines[:rows]:
-        source = escape(row.source)
-        table.add_row(f"{row.share_pct:.2f}", f"{row.self_s:.3f}", f"{row.calls:,}", _place(row), source)
-    return table
+def _print_lines(console: Console, profile: RankProfile, rows: int) -> None:
+    columns = [
+        *(Column("% time"), Column("self s", 2), Column("calls", 3)),
+        *(Column("line", left=True), Column("source", 1, left=True)),
+    ]
+    cells = [
+        [f"{row.share_pct:.2f}", f"{row.self_s:.3f}", f"{row.calls:,}", _place(row), row.source]
+        for row in profile.lines[:rows]
+    ]
+    console.print()
+    print_table(console, columns, cells, "hot lines: what the compiled functions took that they call")
 
 
-def _comparison(record: ProfileRecord, rows: int) -> Table:
-    """Make the table of all ranks side by side: of its whole run, what each spent in each function."""
+def _print_comparison(console: Console, record: ProfileRecord, rows: int) -> None:
+    """Print the table of all ranks side by side: of its whole run, what each spent in each function."""
     shares: dict[tuple[str, str, int], dict[int, float]] = {}
     for profile in record.ranks:
         for row in profile.functions:
             shares.setdefault((row.name, row.file, row.line), {})[profile.rank] = row.share_pct
         for name, seconds in _others(profile, profile.functions):
-            shares.setdefault((name, "", 0), {})[profile.rank] = 100 * seconds / profile.total_s
+            shares.setdefault((name, "", 0), {})[profile.rank] = _share_pct(seconds, profile)
     ordered = sorted(shares, key=lambda key: -max(shares[key].values()))[:rows]
-    table = _empty("% time of every rank")
     many = len(record.ranks) > MOST_COLUMNS
     headings = ["least", "middle", "most", "on rank"] if many else [_short(profile) for profile in record.ranks]
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("function", no_wrap=True)
+    cells: list[list[str | Text]] = []
     for key in ordered:
         each = [shares[key].get(profile.rank, 0.0) for profile in record.ranks]
         spread = [f"{share:.2f}" for share in (min(each), statistics.median(each), max(each))]
-        cells = [*spread, str(each.index(max(each)))] if many else [f"{share:.2f}" for share in each]
-        table.add_row(*cells, _named(key[0], key[1]) if key[1] else f"[italic]{key[0]}[/]")
-    return table
+        figures = [*spread, str(each.index(max(each)))] if many else [f"{share:.2f}" for share in each]
+        cells.append([*figures, _named(key[0], key[1]) if key[1] else Text(key[0], "italic")])
+    columns = [*(Column(heading, i) for i, heading in enumerate(headings)), Column("function", left=True)]
+    console.print()
+    print_table(console, columns, cells, "% time of every rank")
 
 
 def _short(profile: RankProfile) -> str:
     return f"rank {profile.rank}" if profile.role == "worker" else f"server {profile.rank}"
 
 
-def _name(row: FunctionRow) -> str:
+def _name(row: FunctionRow) -> Text:
     return _named(row.name, row.file)
 
 
-def _named(name: str, file: str) -> str:
+def _named(name: str, file: str) -> Text:
     """Write a function's name, and where it is from unless it is ours."""
     package = Path(file).name if Path(file).is_absolute() else Path(file).parts[0].removesuffix(".py")
-    return escape(name) if package == "manyhands" else f"{escape(name)} [dim]{escape(package)}[/]"
+    return Text(name) if package == "manyhands" else Text.assemble(name, " ", (package, "dim"))
 
 
 def _place(row: LineRow) -> str:
-    return escape(f"{Path(row.file).name if Path(row.file).is_absolute() else row.file}:{row.line}")
+    return f"{Path(row.file).name if Path(row.file).is_absolute() else row.file}:{row.line}"
 
 
 def _say_where(record: ProfileRecord, out: Path) -> None:
@@ -229,7 +241,3 @@ def _say_where(record: ProfileRecord, out: Path) -> None:
         sentence = f"timeline: {folder / record.trace} (drag it into ui.perfetto.dev or chrome://tracing)"
         people.print(sentence, markup=False, soft_wrap=True)
     people.print(f"kept in {folder}", markup=False, soft_wrap=True)
-
-
-def _empty(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))

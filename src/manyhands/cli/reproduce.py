@@ -1,21 +1,17 @@
 """`manyhands reproduce`: rebuild a paper's tables beside its published figures."""
 
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
-from rich.progress import Task as Bar
-from rich.table import Table
-from rich.text import Text
 
-from manyhands.cli.show import clock, people, print_json, results
+from manyhands.cli.bars import Bars, Part, eta
+from manyhands.cli.show import people, print_json, results
+from manyhands.cli.tables import Column, print_table
 from manyhands.record import write_atomically
 from manyhands.record.papers import ReproducedPaper, ReproducedTable, ReproductionDir, ReproductionRecord
 
@@ -24,8 +20,6 @@ if TYPE_CHECKING:
     from manyhands.report.tables import Grid
 
 OUT = Path("reproductions")
-WIDE = 160
-"""Columns of a table that goes to a file."""
 
 
 def reproduce(
@@ -96,23 +90,21 @@ def _show_paper(paper: ReproducedPaper, console: Console) -> None:
 def _show_table(table: ReproducedTable, console: Console) -> None:
     from manyhands.report import papers
 
-    to = console if console.is_terminal else Console(file=console.file, width=WIDE, highlight=False)
     _print(console, papers.headline(table), style="italic")
-    for grid in papers.grids(table, to.width):
-        to.print(_drawn(grid, len(table.headings)), soft_wrap=False)
+    for grid in papers.grids(table, console.width if console.is_terminal else 0):
+        _print_grid(console, grid, len(table.headings))
     for line in (*papers.whys(table), *table.notes):
         _print(console, f"· {line}")
     _print(console, "")
 
 
-def _drawn(grid: "Grid", labels: int) -> Table:
-    drawn = Table(box=None, padding=(0, 1, 0, 0))
-    for i, heading in enumerate(grid.headings):
-        left = i < labels or heading in ("verdict", "by")
-        drawn.add_column(escape(heading), justify="left" if left else "right", no_wrap=i >= labels and heading != "by")
-    for row in grid.rows:
-        drawn.add_row(*map(escape, row))
-    return drawn
+def _print_grid(console: Console, grid: "Grid", labels: int) -> None:
+    """Print a table, or a part of one that is too wide."""
+    columns = [
+        Column(heading, left=i < labels or heading in ("verdict", "by"), folds=i < labels or heading == "by")
+        for i, heading in enumerate(grid.headings)
+    ]
+    print_table(console, columns, grid.rows)
 
 
 def _list() -> None:
@@ -154,34 +146,25 @@ def _progress() -> "Iterator[Observer]":
     if not people.is_terminal:
         yield Observer(_print_line, _say)
         return
-    columns = (BarColumn(bar_width=20), TextColumn("{task.description}"), _Left())
-    with Progress(*columns, console=people) as bars:
-        bar = bars.add_task("starting", total=None, ends=time.monotonic())
+    bars = Bars(people)
+    with bars.progress:
+        bar = bars.add("reproduce")
 
         def draw(pulse: "Pulse") -> None:
-            ends = time.monotonic() + pulse.left_s
-            bars.update(bar, description=_text(pulse), completed=pulse.done, total=pulse.total, ends=ends)
+            parts = [Part(f"run {pulse.done}/{pulse.total}"), Part(_text(pulse), 1, cuts=True)]
+            bars.show(bar, pulse.done, pulse.total, parts, left_s=pulse.left_s)
 
         yield Observer(draw, _say)
 
 
-@final
-class _Left(ProgressColumn):
-    """The time left, which goes on falling while a run takes its time."""
-
-    def render(self, task: Bar) -> Text:
-        """Show it."""
-        return Text(f"{clock(max(0.0, task.fields['ends'] - time.monotonic()))} left")
-
-
 def _print_line(pulse: "Pulse") -> None:
     if pulse.taken is not None:
-        _say(f"{_text(pulse)} · {clock(pulse.left_s)} left")
+        _say(f"{pulse.done}/{pulse.total} · {_text(pulse)} · {eta(pulse.left_s)}")
 
 
 def _text(pulse: "Pulse") -> str:
-    """Say how many runs are done, which one goes on, and what became of it."""
-    where = f"{pulse.done}/{pulse.total} · {pulse.setting.name}"
+    """Say which run goes on, and what became of it."""
+    name = pulse.setting.name
     if pulse.taken is None:
-        return f"{where} …"
-    return f"{where} failed: {pulse.taken.failed}" if pulse.taken.failed else f"{where} took {pulse.taken.took_s:.0f} s"
+        return f"{name} …"
+    return f"{name} failed: {pulse.taken.failed}" if pulse.taken.failed else f"{name} took {pulse.taken.took_s:.0f} s"

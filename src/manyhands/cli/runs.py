@@ -1,16 +1,21 @@
 """`manyhands runs`: list, show, compare and delete stored runs."""
 
 import shutil
+from datetime import datetime
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from manyhands.cli.options import JSON_OPTION, OUT_OPTION
-from manyhands.cli.show import name_of, print_json, results, table_of
-from manyhands.errors import UserError
-from manyhands.record import RunDir, RunRecord, find_run, list_runs
+from manyhands.cli.show import name_of, print_json, print_runs, results
+from manyhands.cli.stored_run import print_record
+from manyhands.cli.tables import Column, print_table
+from manyhands.record import RunDir, find_run, list_runs
+from manyhands.record.owner import own
+from manyhands.record.status import record_of, status_of
+from manyhands.record.texts import NOTHING, count, percent, rate
 
 app = typer.Typer(
     help="List, show, compare and delete stored runs.\n\nExample: manyhands runs compare serial mpi2",
@@ -33,34 +38,32 @@ def show_list(out: OUT_OPTION = Path("runs"), json: JSON_OPTION = False) -> None
     runs = list_runs(out)
     if json:
         records = [r.model_dump_json() for run in runs if (r := run.read())]
-        print_json('{"runs": [' + ", ".join(records) + "]}")
+        others = [(run.path.name, *status_of(run)) for run in runs if not run.read()]
+        unfinished = dumps([dict(zip(("id", "status", "says"), other, strict=True)) for other in others])
+        print_json(f'{{"runs": [{", ".join(records)}], "unfinished": {unfinished}}}')
         return
     if not runs:
         results.print(f"no runs under '{out}' yet; try: manyhands train mlp", markup=False)
         return
-    table = Table()
-    for heading in ("id", "status", "workers", "sync"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("steps", "accuracy", "samples/s"):
-        table.add_column(heading, justify="right")
-    for run in runs:
-        table.add_row(*_row(run))
-    results.print(table, soft_wrap=False)
+    columns = [
+        *(Column("id", left=True), Column("date", 7, left=True), Column("task", 6, left=True)),
+        *(Column("status", left=True), Column("workers", 4, left=True), Column("sync", 5, left=True)),
+        *(Column("steps", 2), Column("accuracy"), Column("samples/s", 1)),
+    ]
+    print_table(results, columns, [_row(run) for run in runs])
+    if crossvals := len([*out.glob("*/crossval.json"), *out.glob("*/table.json")]):
+        results.print(f"not listed: {count(crossvals, 'cross-validation')} in '{out}'", markup=False)
 
 
 @app.command("show")
 def show(run: RUN_ARGUMENT = "last", out: OUT_OPTION = Path("runs"), json: JSON_OPTION = False) -> None:
     """Show one run's record. Example: manyhands runs show last --json"""
-    record = _record(find_run(out, run))
+    record = record_of(find_run(out, run))
     if json:
         print_json(record.model_dump_json())
         return
-    results.print(table_of([record], title=record.id), soft_wrap=False)
-    for key, value in record.model_dump(exclude={"ranks", "config"}).items():
-        results.print(f"{key:>16}  {value}", markup=False)
-    for rank in record.ranks:
-        results.print(f"{'rank':>16}  {rank.model_dump()}", markup=False)
-    results.print(f"{'run again':>16}  manyhands train --config {find_run(out, run).toml}", markup=False)
+    print_record(results, record)
+    results.print(f"\nrun again: manyhands train --config {find_run(out, run).toml}", markup=False)
 
 
 @app.command("compare")
@@ -69,10 +72,12 @@ def compare(
     out: OUT_OPTION = Path("runs"),
 ) -> None:
     """Put runs side by side. Example: manyhands runs compare 0815-mlp-serial 0816-mlp-mpi2"""
-    records = [_record(find_run(out, run)) for run in runs]
-    results.print(table_of(records, baseline=records[0]), soft_wrap=False)
+    records = [record_of(find_run(out, run)) for run in runs]
+    print_runs(results, records, baseline=records[0], ids=True)
     same = len({r.weights_sha256 for r in records}) == 1
-    results.print("the weights are the same, bit for bit" if same else "the weights differ in their bits")
+    threads = sorted({r.blas_threads for r in records})
+    why = f"; matrix products used {' and '.join(map(str, threads))} threads" if len(threads) > 1 else ""
+    results.print("the weights are the same, bit for bit" if same else f"the weights differ in their bits{why}")
 
 
 @app.command("delete")
@@ -85,27 +90,32 @@ def delete(
     found = [find_run(out, run) for run in runs]
     for run in found:
         if yes or typer.confirm(f"delete {run.path}?"):
-            shutil.rmtree(run.path)
+            with own(run.path, f"run '{run.path.name}'"):
+                shutil.rmtree(run.path)
             results.print(f"deleted {run.path}", markup=False)
 
 
-def _record(run: RunDir) -> RunRecord:
-    record = run.read()
-    if record is None:
-        raise UserError(f"run '{run.path.name}' has no record: it did not end by itself")
-    return record
-
-
 def _row(run: RunDir) -> list[str]:
-    record = run.read()
+    record, status = run.read(), status_of(run).word
     if record is None:
-        return [run.path.name, "unfinished", "", "", "", "", ""]
+        return [run.path.name, _date(run), NOTHING, status, *[NOTHING] * 5]
     return [
         record.id,
-        record.status,
+        _date(run),
+        Path(record.task).name,
+        status,
         name_of(record),
         record.sync,
         f"{record.steps:,}",
-        f"{100 * record.test_accuracy:.2f} %",
-        f"{record.samples_per_s:,.0f}",
+        percent(100 * record.test_accuracy, 2),
+        rate(record.samples_per_s),
     ]
+
+
+def _date(run: RunDir) -> str:
+    """Return when a run began, as its id says; of one with a name of its own, when its settings were written."""
+    try:
+        moment = datetime.strptime(run.path.name[:15], "%Y%m%d-%H%M%S")
+    except ValueError:
+        moment = datetime.fromtimestamp(run.toml.stat().st_mtime)
+    return f"{moment:%Y-%m-%d %H:%M}"

@@ -2,35 +2,32 @@
 
 import shlex
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
-from rich.progress import Task as Bar
-from rich.table import Table
-from rich.text import Text
 
-from manyhands.cli.options import JSON_OPTION, config_options, default_is
-from manyhands.cli.show import clock, people, print_json, results
+from manyhands import facts
+from manyhands.cli.bars import Bars, Part, eta
+from manyhands.cli.options import JSON_OPTION, check_early, check_names, config_options, default_is
+from manyhands.cli.show import people, print_json, results
+from manyhands.cli.tables import Column, print_table
 from manyhands.errors import check
-from manyhands.lab.asked import BUDGET, SET_BY_SWEEP, THREADS, check_kind
+from manyhands.lab.defaults import BUDGET, SET_BY_SWEEP, THREADS, check_kind
 from manyhands.record import Cell, SweepDir, SweepRecord
-from manyhands.record.texts import cell_name
+from manyhands.record.texts import cell_name, rate
 
 if TYPE_CHECKING:
-    from manyhands.lab.sweep import SweepObserver, SweepPulse
+    from manyhands.lab.sweep_observer import SweepObserver, SweepPulse
     from manyhands.report.tables import Grid
 
 OUT = Path("scales")
-WIDE = 200
-"""Columns of a table that goes to a file."""
+DROPPED_FIRST = ("PI", "sent/step", "accuracy", "best workers", "serial", "fit error", "wait", "efficiency")
+"""Columns that a narrow terminal leaves out, the first of them first."""
 
 
 def _option(text: str, default: str = "") -> Any:
@@ -58,10 +55,14 @@ def scale(
     image_sizes: Annotated[str | None, _option("Sides of the images: 28,56,112.", "as they are")] = None,
     threads: Annotated[int | None, _option("Worker threads in each process of engine hybrid.", f"{THREADS}")] = None,
     budget: Annotated[
-        str | None, _option("Time that the sweep may take: 90s, 5m, 1h; chooses steps and repeats.", BUDGET)
+        str | None,
+        _option("Time that the command may take, report and all: 90s, 5m, 1h; chooses steps and repeats.", BUDGET),
     ] = None,
-    repeats: Annotated[int | None, _option("Runs of each cell.", "5 to 15, as the budget allows")] = None,
-    steps: Annotated[int | None, _option("Steps of each run.", "25 or more, as the budget allows")] = None,
+    over_budget: Annotated[
+        bool, typer.Option("--over-budget", help="Run every cell once even if that takes longer than the budget.")
+    ] = False,
+    repeats: Annotated[int | None, _option("Runs of each cell.", "5 to 15, or fewer in a short budget")] = None,
+    steps: Annotated[int | None, _option("Steps of each run.", "25 or more, or fewer in a short budget")] = None,
     epochs: Annotated[int | None, _option("Epochs of each run, instead of --steps.")] = None,
     blas_threads: Annotated[
         int | None, _option("Threads inside each worker's matrix products.", "1: one worker is one core")
@@ -80,7 +81,8 @@ def scale(
 ) -> None:
     """Measure how TASK scales over workers: speed-up, efficiency, what was lost where; then draw a report.
 
-    Every cell (engine × workers × …) is run in turn, five times or more unless --repeats says otherwise.
+    Every cell (engine × workers × …) is run in turn, five times or more unless --repeats or a short --budget says
+    otherwise; of fewer runs no interval is told. A budget that is too short to run each cell once is refused.
 
     One worker alone is what they are compared with. A run that fails is a marked row.
 
@@ -88,11 +90,13 @@ def scale(
 
     Example: manyhands scale strong mlp --workers 1,2 --engines threads,mpi --budget 2m
     """
-    from manyhands.lab.sweep import sweep  # scipy's fits are slow to import, and other commands need none
-
     check(bool(kind), "strong or weak? for example: manyhands scale strong mlp")
     check_kind(kind)
     check(bool(task), f"which task? for example: manyhands scale {kind} mlp")
+    check_early(task, options)
+    check_names(syncs, engines)
+    from manyhands.lab.sweep import sweep  # torch is slow to import: a bad request is refused before
+
     asked = {
         "workers": workers,
         "engines": engines,
@@ -101,6 +105,7 @@ def scale(
         "image_sizes": image_sizes,
         "threads": threads,
         "budget": budget,
+        "over_budget": over_budget or None,
         "repeats": repeats,
         "steps": steps,
         "epochs": epochs,
@@ -108,7 +113,15 @@ def scale(
     }
     given = {name: value for name, value in {**asked, **options}.items() if value is not None}
     with _progress() as observe, redirect_stdout(sys.stderr):
-        folder, record = sweep(kind, task, out=out, resume=resume_from or resume, observe=observe, options=given)
+        folder, record = sweep(
+            kind,
+            task,
+            out=out,
+            resume=resume_from or resume,
+            observe=observe,
+            options=given,
+            spent_s=facts.command_age_s(),
+        )
     show(record, people if json else results)
     if record.status == "interrupted":
         _say(f"stopped; go on with: {_resume_command(record, task, folder)}")
@@ -143,14 +156,10 @@ def show(record: SweepRecord, console: Console) -> None:
 
 
 def _print_table(console: Console, grid: "Grid", title: str) -> None:
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
-    for i, heading in enumerate(grid.headings):
-        table.add_column(heading, justify="left" if i == 0 else "right")
-    for row in grid.rows:
-        table.add_row(*map(escape, row))
+    order = {heading: len(DROPPED_FIRST) - i for i, heading in enumerate(DROPPED_FIRST)}
+    columns = [Column(text, order.get(text, 0), left=text in ("run", "law")) for text in grid.headings]
     console.print()
-    to = console if console.is_terminal else Console(file=console.file, width=WIDE, highlight=False)
-    to.print(table, soft_wrap=False)
+    print_table(console, columns, grid.rows, title)
 
 
 def _draw(sweep: SweepDir) -> None:
@@ -173,36 +182,40 @@ def _resume_command(record: SweepRecord, task: str, folder: SweepDir) -> str:
 @contextmanager
 def _progress() -> "Iterator[SweepObserver]":
     """Draw one bar over the whole sweep on a terminal; elsewhere print a line after every run."""
-    from manyhands.lab.sweep import SweepObserver
+    from manyhands.lab.sweep_observer import SweepObserver
 
     if not people.is_terminal:
         yield SweepObserver(_print_line, _say)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[rest]}"), _Left())
-    with Progress(*columns, console=people) as bars:
-        bar = bars.add_task("starting", total=None, rest="", ends=None)
+    bars = Bars(people)
+    with bars.progress:
+        bar = bars.add("starting")
 
         def draw(pulse: "SweepPulse") -> None:
-            ends = None if pulse.eta_s is None else time.monotonic() + pulse.eta_s
-            bars.update(bar, description=_round(pulse), completed=pulse.done, total=pulse.total)
-            bars.update(bar, rest=_rest(pulse), ends=ends)
+            parts = [Part(f"run {pulse.done}/{pulse.total}"), Part(_rest(pulse), 1, cuts=True)]
+            bars.show(
+                bar,
+                pulse.done,
+                pulse.total,
+                parts,
+                name="pilot" if pulse.repeat < 0 else _round(pulse),
+                left_s=pulse.eta_s,
+            )
 
-        yield SweepObserver(draw, _say)
+        def confirm(sentence: str) -> bool:
+            bars.progress.stop()
+            _say(sentence)
+            yes = sys.stdin.isatty() and typer.confirm("take the time it needs?", err=True)
+            if yes:
+                bars.progress.start()
+            return yes
 
-
-@final
-class _Left(ProgressColumn):
-    """The time left, which goes on falling while a run takes its time."""
-
-    def render(self, task: Bar) -> Text:
-        """Show it, where it is known."""
-        ends = task.fields["ends"]
-        return Text("" if ends is None else f"{clock(max(0.0, ends - time.monotonic()))} left")
+        yield SweepObserver(draw, _say, confirm)
 
 
 def _print_line(pulse: "SweepPulse") -> None:
     if pulse.measure is not None:
-        left = "" if pulse.eta_s is None else f" · {clock(pulse.eta_s)} left"
+        left = "" if pulse.eta_s is None else f" · {eta(pulse.eta_s)}"
         _say(f"{_round(pulse)} · {_rest(pulse)}{left}")
 
 
@@ -221,7 +234,8 @@ def _rest(pulse: "SweepPulse") -> str:
         return f"{name} failed: {run.failed}"
     if not run.step_ms:
         return f"{name} … took no time that can be measured"
-    return f"{name} … {run.batch_size / run.step_ms * 1e3:,.0f} samples/s"
+    disturbed = f", while {run.others}" if run.others is not None and run.others.disturbed else ""
+    return f"{name} … {rate(run.batch_size / run.step_ms * 1e3)} samples/s{disturbed}"
 
 
 def name_of_cell(cell: Cell) -> str:

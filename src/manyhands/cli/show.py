@@ -1,20 +1,22 @@
-"""What people see, on stderr: the progress bar and tables; and what goes to stdout."""
+"""What people see, on stderr: progress and the tables of runs; and what goes to stdout."""
+
+from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, final
+from typing import TYPE_CHECKING, Protocol, final
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
-from manyhands.launch.base import Observer
-from manyhands.record import Pulse, RunRecord
-from manyhands.record.texts import workers_name
-from manyhands.run import ignore
+from manyhands.cli.bars import Bars, Part, clock, eta
+from manyhands.cli.tables import Column, print_table
+from manyhands.record.texts import duration, fixed, percent, rate, share, times, workers_name
+from manyhands.watch import Observer, ignore
+
+if TYPE_CHECKING:
+    from manyhands.record import Pulse, RunRecord
 
 people = Console(stderr=True, highlight=False)
 """Where people look."""
@@ -24,6 +26,8 @@ results = Console(highlight=False, soft_wrap=True)
 
 LINE_S = 10.0
 """Seconds after which a log is told again how far a command is."""
+LONG_S = 20.0
+"""Seconds from which on a log is told how long one of many things goes on."""
 
 
 def print_json(text: str) -> None:
@@ -37,9 +41,10 @@ def progress(label: str, *, visible: bool = True) -> Iterator[Observer]:
     if not visible:
         yield ignore
     elif people.is_terminal:
-        with _bar() as bar:
-            task = bar.add_task(label, total=None, rest="starting")
-            yield lambda p: bar.update(task, completed=p.step, total=p.steps, rest=_rest(p))
+        bars = Bars(people)
+        with bars.progress:
+            bar = bars.add(label)
+            yield lambda p: bars.show(bar, p.step, p.steps, pulse_parts(p), left_s=left_s(p))
     else:
         yield _Lines(label)
 
@@ -55,14 +60,41 @@ class _Lines:
         tenths = 10 * p.step // max(1, p.steps)
         if tenths > self._tenths:
             self._tenths = tenths
-            people.print(f"{self._label} step {p.step}/{p.steps} {_rest(p)}", markup=False, soft_wrap=True)
+            step, *rest = [part.text for part in pulse_parts(p)]
+            line = " · ".join([f"{self._label} {step}", eta(left_s(p)), *rest])
+            people.print(line, markup=False, soft_wrap=True)
+
+
+def left_s(p: Pulse) -> float | None:
+    """Return the time that a run still takes; None where no time passes, as on virtual clocks that stand still."""
+    return p.eta_s if p.samples_per_s > 0 else None
+
+
+def pulse_parts(p: Pulse) -> list[Part]:
+    """Say how a run is doing, what matters most first."""
+    busy = p.compute_s + p.comm_s + p.wait_s
+    split = (("compute", p.compute_s), ("comm", p.comm_s), ("wait", p.wait_s))
+    parts = [
+        Part(f"step {p.step:,}/{p.steps:,} {share(p.step, p.steps, 0)}"),
+        Part(f"train loss {fixed(p.loss, 4)}", 1),
+        Part("" if p.accuracy is None else f"accuracy {percent(100 * p.accuracy, 2)}", 2),
+        Part(f"{rate(p.samples_per_s)} samples/s" if p.samples_per_s > 0 else "", 3),
+        Part(f"epoch {p.epoch}/{p.epochs}", 5),
+        Part(" ".join(f"{name} {share(s, busy, 0)}" for name, s in split) if busy > 0 else "", 4),
+    ]
+    return [part for part in parts if part.text]
 
 
 class Tell(Protocol):
     """Shows how far a phase of a command is, and what is being done."""
 
-    def __call__(self, phase: str, done: float, total: float | None, now: str, *, line: bool = False) -> None:
-        """Show it; `line` asks for a line of its own where there is no bar."""
+    def __call__(
+        self, phase: str, done: float, total: float | None, now: str, *, line: bool = False, one_s: float | None = None
+    ) -> None:
+        """Show it; `line` asks for a line of its own where there is no bar.
+
+        `one_s` is the time left for what is being done, where parts of a phase differ so much that no more is known.
+        """
 
 
 @contextmanager
@@ -71,16 +103,31 @@ def meter() -> Iterator[Tell]:
     if not people.is_terminal:
         yield _Said()
         return
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[now]}"))
-    with Progress(*columns, TimeRemainingColumn(), TimeElapsedColumn(), console=people, transient=True) as bars:
-        bar, before = bars.add_task("starting", total=None, now=""), ""
+    bars, begun_s = Bars(people, transient=True), time.monotonic()
+    with bars.progress:
+        bar, before, since_s = bars.add("starting"), "", begun_s
 
-        def draw(phase: str, done: float, total: float | None, now: str, *, line: bool = False) -> None:
-            nonlocal before
+        def draw(
+            phase: str,
+            done: float,
+            total: float | None,
+            now: str,
+            *,
+            line: bool = False,
+            one_s: float | None = None,
+        ) -> None:
+            nonlocal before, since_s
+            moment_s = time.monotonic()
             if phase != before:  # one phase tells nothing about how long the next takes
-                before = phase
-                bars.reset(bar, description=phase)
-            bars.update(bar, completed=done, total=total, now=escape(f"{_percent(done, total)}{now}"))
+                before, since_s = phase, moment_s
+            parts = [
+                *([Part(share(done, total, 0))] if total else []),
+                Part(now, 1, cuts=True),
+                Part(f"elapsed {clock(moment_s - begun_s)}", 2),
+            ]
+            whole_s = (moment_s - since_s) / done * (total - done) if total and done > 0 else None
+            label = "ETA" if one_s is None else "ETA of this one"
+            bars.show(bar, done, total, parts, name=phase, left_s=whole_s if one_s is None else one_s, label=label)
 
         yield draw
 
@@ -92,57 +139,41 @@ class _Said:
     def __init__(self) -> None:
         self._phase, self._tenths, self._moment_s = "", 0, time.monotonic()
 
-    def __call__(self, phase: str, done: float, total: float | None, now: str, *, line: bool = False) -> None:
+    def __call__(
+        self, phase: str, done: float, total: float | None, now: str, *, line: bool = False, one_s: float | None = None
+    ) -> None:
         tenths = int(10 * done / total) if total else 0
         if phase != self._phase or tenths < self._tenths:
             self._phase, self._tenths = phase, 0
         if line or tenths > self._tenths or time.monotonic() - self._moment_s > LINE_S:
             self._tenths, self._moment_s = tenths, time.monotonic()
-            people.print(f"{_percent(done, total)}{now}", markup=False, soft_wrap=True)
+            far = f"{100 * done / total:3.0f} % " if total else ""
+            left = f", about {duration(round(one_s))} left for it" if one_s and one_s > LONG_S else ""
+            people.print(f"{far}{now}{left}", markup=False, soft_wrap=True)
 
 
-def _percent(done: float, total: float | None) -> str:
-    return f"{100 * done / total:3.0f} % " if total else ""
-
-
-def _bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.fields[rest]}"),
-        console=people,
-    )
-
-
-def _rest(p: Pulse) -> str:
-    total = max(p.compute_s + p.comm_s + p.wait_s, 1e-9)
-    split = " ".join(
-        f"{name} {100 * s / total:.0f}%"
-        for name, s in (("compute", p.compute_s), ("comm", p.comm_s), ("wait", p.wait_s))
-    )
-    accuracy = f"acc {100 * p.accuracy:.2f}% · " if p.accuracy is not None else ""
-    return (
-        f"epoch {p.epoch}/{p.epochs} · loss {p.loss:.4f} · {accuracy}{p.samples_per_s:,.0f} samples/s · "
-        f"ETA {clock(p.eta_s)} · {split}"
-    )
-
-
-def clock(seconds: float) -> str:
-    """Write a time as a clock would: 1:05, 2:00:00."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def side_by_side(records: Sequence[RunRecord]) -> Table:
-    """Make the table of runs that should have given the same answer."""
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("run", "steps", "train loss", "test loss", "accuracy", "weights"):
-        table.add_column(heading, justify="left" if heading in ("run", "weights") else "right", no_wrap=True)
-    for r in records:
-        losses = (f"{r.train_loss[-1]:.7f}", f"{r.test_loss:.7f}")
-        table.add_row(name_of(r), f"{r.steps:,}", *losses, f"{100 * r.test_accuracy:.2f} %", r.weights_sha256[:12])
-    return table
+def print_side_by_side(console: Console, records: Sequence[RunRecord]) -> None:
+    """Print the table of runs that should have given the same answer."""
+    columns = [
+        Column("run", left=True),
+        Column("steps", 1),
+        Column("train loss"),
+        Column("test loss"),
+        Column("accuracy"),
+        Column("weights", left=True),
+    ]
+    rows = [
+        [
+            name_of(r),
+            f"{r.steps:,}",
+            fixed(_train_loss(r), 7),
+            fixed(r.test_loss, 7),
+            percent(100 * r.test_accuracy, 2),
+            r.weights_sha256[:12],
+        ]
+        for r in records
+    ]
+    print_table(console, columns, rows)
 
 
 def name_of(record: RunRecord) -> str:
@@ -150,23 +181,44 @@ def name_of(record: RunRecord) -> str:
     return workers_name(record.engine, record.workers, record.threads)
 
 
-def table_of(records: Sequence[RunRecord], *, baseline: RunRecord | None = None, title: str = "") -> Table:
-    """Make the table of some runs; with a baseline, their speed-up over it."""
-    table = Table(title=title or None, title_justify="left", box=None, padding=(0, 1, 0, 0))
-    table.add_column("run", no_wrap=True)
-    speed = ["samples/s", "speed-up"] if baseline else ["samples/s"]
-    for heading in (*speed, "accuracy", "loss", "compute", "comm", "wait", "total"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for r in records:
-        busy = max(r.compute_s + r.comm_s + r.wait_s, 1e-9)
-        speed_up = [f"{r.samples_per_s / baseline.samples_per_s:.2f}×"] if baseline else []
-        table.add_row(
-            name_of(r),
-            f"{r.samples_per_s:,.0f}",
-            *speed_up,
-            f"{100 * r.test_accuracy:.2f} %",
-            f"{r.test_loss:.4f}",
-            *(f"{100 * s / busy:.1f} %" for s in (r.compute_s, r.comm_s, r.wait_s)),
-            f"{r.total_s:.1f} s",
-        )
-    return table
+def print_runs(
+    console: Console,
+    records: Sequence[RunRecord],
+    *,
+    baseline: RunRecord | None = None,
+    ids: bool = False,
+    title: str = "",
+) -> None:
+    """Print the table of some runs; with a baseline, their speed-up over it."""
+    columns = [
+        Column("run", left=True),
+        *([Column("id", 9, left=True)] if ids else []),
+        Column("samples/s"),
+        *([Column("speed-up")] if baseline else []),
+        Column("train loss", 4),
+        Column("test loss", 3),
+        Column("accuracy"),
+        *(Column(part, drop) for part, drop in (("compute", 7), ("comm", 6), ("wait", 5))),
+        Column("total", 2),
+    ]
+    print_table(console, columns, [_run_cells(r, baseline, ids=ids) for r in records], title)
+
+
+def _run_cells(r: RunRecord, baseline: RunRecord | None, *, ids: bool) -> list[str]:
+    busy = r.compute_s + r.comm_s + r.wait_s
+    timed = baseline is not None and baseline.samples_per_s and r.samples_per_s
+    return [
+        name_of(r),
+        *([r.id] if ids else []),
+        rate(r.samples_per_s),
+        *([times(r.samples_per_s / baseline.samples_per_s if timed else None)] if baseline else []),
+        fixed(_train_loss(r), 4),
+        fixed(r.test_loss, 4),
+        percent(100 * r.test_accuracy, 2),
+        *(share(s, busy) for s in (r.compute_s, r.comm_s, r.wait_s)),
+        duration(r.total_s),
+    ]
+
+
+def _train_loss(r: RunRecord) -> float | None:
+    return r.train_loss[-1] if r.train_loss else None

@@ -11,29 +11,25 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from manyhands.cli.calibrate import CALIBRATION_OPTION
-from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, config_options, default_is
-from manyhands.cli.show import Tell, meter, people, print_json, results
-from manyhands.cli.simulate_train import trained_columns, trained_sentences, trained_title
+from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, check_early, check_names, config_options, default_is
+from manyhands.cli.show import LONG_S, Tell, meter, people, print_json, results
+from manyhands.cli.simulate_train import LATER, trained_columns, trained_sentences, trained_title
+from manyhands.cli.tables import Column, print_table
 from manyhands.config import RunConfig
 from manyhands.errors import check
+from manyhands.lab.defaults import check_calibrated
 from manyhands.record.simulation import Estimate, SimulationRecord, SimulationRow
-from manyhands.record.texts import duration, figure, with_bounds
+from manyhands.record.texts import NOTHING, duration, figure, percent, share, with_bounds
 
 if TYPE_CHECKING:
     from manyhands.lab.simulate import SimulationPulse
 
 OUT = Path("simulations")
-WIDE = 300
-"""Columns that a table may have."""
 MOST_SHOWN = 60
 """Rows of a table; of more, some are shown."""
 BY_FORMULA = "*"
-LONG_S = 20.0
-"""Seconds from which on it is told how long a training goes on."""
 OF_TRAINING = frozenset({"epochs", "lr", "warmup", "lr_decay"})
 """Settings of a run that --train takes."""
 
@@ -41,6 +37,8 @@ WORDS = ("sync", "computed")
 """Columns that hold no figures."""
 
 Row = TypeVar("Row")
+Named = tuple[str, Callable[[Row], str]]
+"""A column: its heading, and what stands in it for a row."""
 
 
 def _option(text: str, default: str = "", *names: str) -> Any:
@@ -107,15 +105,18 @@ def simulate(
 
     Example: manyhands simulate mlp --nodes 1,4,16 --syncs allreduce,async-server --train --target-accuracy 0.9
     """
-    from manyhands.lab.simulate import simulate as predict  # scipy is slow to import, and other commands need none
-
-    gc.freeze()  # what is imported stays; to look through it again and again takes a second where rows are very many
     check(bool(task), "which task? for example: manyhands simulate mlp --nodes 1,2,4,...,64")
     check(nodes is not None or workers is not None, "how many nodes? for example: --nodes 1,2,4,...,64")
     check(steps is None or steps >= 1, f"steps must be at least 1, got {steps}")
     asked = {"target_accuracy": target_accuracy, **options}
     alone = [name for name, value in asked.items() if value is not None and not train]
     check(not alone, f"--{alone[0].replace('_', '-') if alone else ''} belongs to --train; add it")
+    check_early(task, options)
+    check_names(syncs)
+    check_calibrated(engine)
+    from manyhands.lab.simulate import simulate as predict  # torch is slow to import: a bad request is refused before
+
+    gc.freeze()  # what is imported stays; to look through it again and again takes a second where rows are very many
     with meter() as tell, redirect_stdout(sys.stderr):
         record = predict(
             task,
@@ -159,8 +160,8 @@ def show(record: SimulationRecord, console: Console) -> None:
     if not record.rows:
         return
     shown = _some(record.rows)
-    _print(console, "how fast", _speed(record, shown))
-    _print(console, "where a step's time goes", _parts(record, shown))
+    _print(console, "how fast", _speed(record), shown, (*SPEED_LATER, _cost_heading(record)))
+    _print(console, "where a step's time goes", _parts(record), shown)
     if any(row.method == "closed form" for row in shown):
         console.print(f"{BY_FORMULA} by closed form, not by following events", markup=False, soft_wrap=True)
     if len(shown) < len(record.rows):
@@ -170,15 +171,23 @@ def show(record: SimulationRecord, console: Console) -> None:
     for sentence in _best(record.rows):
         console.print(sentence, markup=False, soft_wrap=True)
     if record.trained:
-        _print(console, trained_title(record), _table(trained_columns(record), record.trained))
+        _print(console, trained_title(record), trained_columns(record), record.trained, (*LATER, record.currency))
         console.print()
     for sentence in trained_sentences(record):
         console.print(sentence, markup=False, soft_wrap=True)
 
 
-def _speed(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Table:
+SPEED_LATER = ("ranks", "batch", "failures", "epoch", "efficiency")
+"""Columns that a narrow terminal leaves out, the first of them first; then what an epoch costs."""
+
+
+def _cost_heading(record: SimulationRecord) -> str:
+    return f"{record.currency} an epoch"
+
+
+def _speed(record: SimulationRecord) -> "list[Named[SimulationRow]]":
     several = len({row.sync for row in record.rows}) > 1
-    columns: list[tuple[str, Callable[[SimulationRow], str]]] = [(record.by, _number)]
+    columns: list[Named[SimulationRow]] = [(record.by, _number)]
     if record.by == "workers" and any(1 < row.nodes != row.workers for row in record.rows):
         columns.append(("nodes", lambda row: f"{row.nodes:,}"))
     if any(row.workers != row.number or row.servers for row in record.rows):
@@ -192,36 +201,25 @@ def _speed(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Table:
         ("efficiency", lambda row: with_bounds(row.efficiency, lambda value: f"{figure(100 * value)} %")),
     ]
     if record.currency:
-        columns.append((f"{record.currency} an epoch", lambda row: with_bounds(row.cost, figure) if row.cost else "–"))
+        columns.append((_cost_heading(record), _cost))
     if any(row.failures for row in record.rows):
         columns.append(("failures", lambda row: figure(row.failures)))
-    return _table(columns, rows)
+    return columns
 
 
-def _parts(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Table:
-    def percent(ms: float, row: SimulationRow) -> str:
-        return f"{100 * ms / row.step_ms.value:.1f} %"
-
-    return _table(
-        [
-            (record.by, _number),
-            ("sync", lambda row: row.sync),
-            ("compute", lambda row: percent(row.compute_ms, row)),
-            ("update", lambda row: percent(row.serial_ms, row)),
-            ("comm", lambda row: percent(row.comm_ms, row)),
-            ("wait", lambda row: percent(row.wait_ms, row)),
-        ],
-        rows,
-    )
+def _parts(record: SimulationRecord) -> "list[Named[SimulationRow]]":
+    return [
+        (record.by, _number),
+        ("sync", lambda row: row.sync),
+        ("compute", lambda row: share(row.compute_ms, row.step_ms.value)),
+        ("update", lambda row: share(row.serial_ms, row.step_ms.value)),
+        ("comm", lambda row: share(row.comm_ms, row.step_ms.value)),
+        ("wait", lambda row: share(row.wait_ms, row.step_ms.value)),
+    ]
 
 
-def _table(columns: Sequence[tuple[str, Callable[[Row], str]]], rows: Sequence[Row]) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading, _ in columns:
-        table.add_column(heading, justify="left" if heading in WORDS else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(escape(cell(row)) for _, cell in columns))
-    return table
+def _cost(row: SimulationRow) -> str:
+    return with_bounds(row.cost, figure) if row.cost else NOTHING
 
 
 def _number(row: SimulationRow) -> str:
@@ -251,13 +249,20 @@ def _best(rows: Sequence[SimulationRow]) -> Iterator[str]:
         if len(own) > 1:
             more = "" if best is not own[-1] else ", the most that was asked for"
             speed_up = with_bounds(best.speed_up, lambda value: f"{figure(value)}×")
-            yield f"{spec} is fastest on {best.many}{more}: {speed_up}"
+            if best.speed_up.value < 1:
+                yield f"{spec} is never faster than one worker; the nearest is {best.many}: {speed_up}"
+            else:
+                yield f"{spec} is fastest on {best.many}{more}: {speed_up}"
 
 
-def _print(console: Console, title: str, table: Table) -> None:
-    console.print(f"\n{title}", markup=False, soft_wrap=True)
-    # A terminal folds lines that are too long; a table that is fitted into it would lose figures.
-    Console(file=console.file, width=max(console.width, WIDE), highlight=False).print(table)
+def _print(
+    console: Console, title: str, named: Sequence[Named[Row]], rows: Sequence[Row], later: Sequence[str] = ()
+) -> None:
+    """Print a table; a narrow terminal leaves `later` out, the first of them first."""
+    drop = {heading: len(later) - i for i, heading in enumerate(later)}
+    columns = [Column(heading, drop.get(heading, 0), left=heading in WORDS) for heading, _ in named]
+    console.print()
+    print_table(console, columns, [[text(row) for _, text in named] for row in rows], title)
 
 
 def _say(sentence: str) -> None:
@@ -273,12 +278,12 @@ def _shown(tell: Tell) -> "Callable[[SimulationPulse], None]":
         which = (pulse.sync, pulse.number)
         begins = (pulse.left_s or 0.0) > LONG_S and which != announced
         announced = which if begins else announced
-        tell("training" if pulse.trains else "simulating", pulse.done, pulse.total, _now(pulse), line=begins)
+        phase = "training" if pulse.trains else "simulating"
+        tell(phase, pulse.done, pulse.total, _now(pulse), line=begins, one_s=pulse.left_s if pulse.trains else None)
 
     return show_pulse
 
 
 def _now(pulse: "SimulationPulse") -> str:
-    accuracy = "" if pulse.accuracy is None else f", accuracy {100 * pulse.accuracy:.1f} %"
-    left = f", about {duration(round(pulse.left_s))} left for it" if pulse.left_s and pulse.left_s > LONG_S else ""
-    return f"{'trained ' if pulse.trains else ''}{pulse.sync} on {pulse.number:,}{accuracy}{left}"
+    accuracy = "" if pulse.accuracy is None else f", accuracy {percent(100 * pulse.accuracy, 2)}"
+    return f"{'trained ' if pulse.trains else ''}{pulse.sync} on {pulse.number:,}{accuracy}"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from manyhands.record.simulation import SimulationRecord, TrainedRow
-from manyhands.record.texts import duration, figure, percent, plain, with_bounds
+from manyhands.record.texts import NOTHING, duration, figure, fixed, percent, plain, with_bounds
 from manyhands.record.virtual import Method
 
 Column = tuple[str, Callable[[TrainedRow], str]]
@@ -15,6 +15,8 @@ HOW: dict[Method, str] = {
 }
 
 
+LATER = ("computed", "staleness", "lr", "batch", "epochs", "test loss")
+"""Columns that a narrow terminal leaves out, the first of them first."""
 SETTINGS: list[Column] = [
     ("epochs", lambda row: plain(row.epochs)),
     ("batch", lambda row: f"{row.batch_size:,}"),
@@ -35,13 +37,13 @@ def trained_columns(record: SimulationRecord) -> list[Column]:
         ("sync", lambda row: row.sync),
         *((name, text) for name, text in SETTINGS if _differs(record, text)),
         ("accuracy", lambda row: _accuracy(row.test_accuracy)),
-        ("loss", lambda row: f"{row.test_loss:.4f}"),
+        ("test loss", lambda row: fixed(row.test_loss, 4)),
         ("time", lambda row: with_bounds(row.time_s, duration)),
     ]
     if record.target_accuracy is not None:
         columns.append((f"to {goal(record)}", _reached))
     if any(row.target_cost for row in record.trained):
-        columns.append((record.currency, lambda row: with_bounds(row.target_cost, figure) if row.target_cost else "–"))
+        columns.append((record.currency, lambda row: _cost(row)))
     if any(row.staleness for row in record.trained):
         columns.append(("staleness", _staleness))
     return [*columns, ("computed", lambda row: row.method)]
@@ -82,6 +84,10 @@ def _accuracy(share: float) -> str:
     return percent(100 * share, 2)
 
 
+def _cost(row: TrainedRow) -> str:
+    return with_bounds(row.target_cost, figure) if row.target_cost else NOTHING
+
+
 def _staleness(row: TrainedRow) -> str:
     """Write how old gradients were: on average, and at the most."""
-    return f"{row.staleness['mean']:.1f}, max {row.staleness['max']:.0f}" if row.staleness else "–"
+    return f"{row.staleness['mean']:.1f}, max {row.staleness['max']:.0f}" if row.staleness else NOTHING

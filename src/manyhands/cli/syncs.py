@@ -7,14 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from manyhands import launch, registry, spec, sync
+from manyhands import launch, spec
 from manyhands.cli.options import JSON_OPTION
 from manyhands.cli.show import print_json, results
+from manyhands.cli.tables import Column, print_facts, print_table
 from manyhands.errors import check
-from manyhands.sync import Sync
+from manyhands.names import check_sync
 
 HEAD = "<!-- Made by `manyhands syncs --markdown > docs/syncs.md`; change docstrings, not this file. -->"
 
@@ -47,6 +46,8 @@ def syncs(
     Example: manyhands syncs local-sgd
     """
     check(not (json and markdown), "choose --json or --markdown, not both")
+    if name:
+        check_sync(name)
     entries = [describe(name)] if name else describe_all()
     if json:
         print_json(json_module.dumps(asdict(entries[0]) if name else {"syncs": [asdict(e) for e in entries]}))
@@ -55,17 +56,23 @@ def syncs(
     elif name:
         _show(entries[0])
     else:
-        results.print(_table(entries), soft_wrap=False)
+        _print_entries(entries)
         results.print("an example of one: manyhands syncs NAME", markup=False)
 
 
 def describe_all() -> list[Entry]:
     """Describe every strategy that is found."""
+    from manyhands import registry, sync
+    from manyhands.sync import Sync
+
     return [describe(name) for name in registry.names(sync, Sync)]
 
 
 def describe(name: str) -> Entry:
     """Describe the strategy of this name."""
+    from manyhands import registry, sync  # torch is slow to import
+    from manyhands.sync import Sync
+
     cls = registry.find(sync, Sync, name, "sync")  # type: ignore[type-abstract]
     made = sync.make(name)
     options = spec.describe(cls)
@@ -101,19 +108,22 @@ def _row(e: Entry) -> list[str]:
     return [f"`{e.name}`", e.does, "<br>".join(options), equal, servers, ", ".join(e.needs), ", ".join(e.engines)]
 
 
-def _table(entries: list[Entry]) -> Table:
-    table = Table(box=None, padding=(0, 2, 1, 0))
-    table.add_column("sync", no_wrap=True)
-    table.add_column("what it does, and its options")
-    for heading, width in (("equals serial", 6), ("needs", 13), ("engines", 8)):
-        table.add_column(heading, max_width=width)
+def _print_entries(entries: list[Entry]) -> None:
+    columns = [
+        Column("sync", left=True),
+        Column("what it does, and its options", left=True, folds=True),
+        Column("equals\nserial", left=True),
+        Column("needs", 2, left=True, folds=True),
+        Column("engines", 1, left=True, folds=True),
+    ]
+    rows = []
     for e in entries:
-        does = "\n".join([e.does, *(f"{o['name']}={_text(o['default'])}: {o['help']}" for o in e.options)])
+        options = [f"{o['name']}={_text(o['default'])}: {o['help']}" for o in e.options]
         servers = [f"{e.servers} server rank{'s' if e.servers > 1 else ''}"] if e.servers else []
         engines = "all" if e.engines == launch.names() else ", ".join(e.engines)
-        cells = (e.name, does, "yes" if e.equals_serial else "no", ", ".join([*servers, *e.needs]), engines)
-        table.add_row(*map(Text, cells))
-    return table
+        equal, needs = "yes" if e.equals_serial else "no", ", ".join([*servers, *e.needs]) or "–"
+        rows.append([e.name, "\n".join([e.does, *options, ""]), equal, needs, engines])
+    print_table(results, columns, rows)
 
 
 def _show(e: Entry) -> None:
@@ -125,9 +135,7 @@ def _show(e: Entry) -> None:
         "engines": ", ".join(e.engines) or "none",
     }
     lines |= {f"{o['name']}={_text(o['default'])}": f"{o['help']} ({o['kind']})".strip() for o in e.options}
-    width = max(map(len, lines))
-    for name, text in lines.items():
-        results.print(f"  {name:<{width}}  {text}", markup=False)
+    print_facts(results, {f"  {name}": text for name, text in lines.items()})
     results.print(f"example: {e.example}", markup=False)
 
 

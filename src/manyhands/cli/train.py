@@ -3,7 +3,7 @@
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,14 +12,17 @@ from manyhands.cli.options import (
     CONFIG_OPTION,
     JSON_OPTION,
     OUT_OPTION,
+    check_early,
     config_options,
     with_config_file,
 )
-from manyhands.cli.show import people, print_json, progress, table_of
+from manyhands.cli.show import people, print_json, print_runs, progress
 from manyhands.config import read_toml
 from manyhands.errors import check
-from manyhands.record import RunRecord
-from manyhands.run import train as train_task
+from manyhands.record.texts import count
+
+if TYPE_CHECKING:
+    from manyhands.record import RunRecord
 
 
 @config_options
@@ -43,6 +46,9 @@ def train(
         task = str(read_toml(config).get("task", ""))
     check(bool(task), "which task? for example: manyhands train mlp")
     settings = with_config_file(config, options)
+    check_early(task, settings)
+    from manyhands.run import train as train_task  # torch is slow to import: a bad request is refused before
+
     leads = launch.make(str(settings.get("engine", "mpi"))).leads
     # What a user's model prints must not mix with the result.
     with progress(Path(task).name, visible=leads) as observe, redirect_stdout(sys.stderr):
@@ -53,13 +59,22 @@ def train(
         raise typer.Exit(130)
 
 
-def show(record: RunRecord, out: Path, *, as_json: bool) -> None:
+def show(record: "RunRecord", out: Path, *, as_json: bool) -> None:
     """Print the record: a table for people, one JSON object for machines."""
-    people.print(table_of([record], title=f"{record.task}: {record.parameters:,} parameters, {record.steps:,} steps"))
+    print_runs(people, [record], title=f"{record.task}: {record.parameters:,} parameters, {record.steps:,} steps")
     cores = record.hardware["cores"] * len({rank.host for rank in record.ranks})
-    if len(record.ranks) > cores:
+    if record.engine == "sim":
+        note = "the clocks of engine sim's virtual ranks stand still; to predict times: manyhands simulate"
+        people.print(note, soft_wrap=True, markup=False)
+    elif len(record.ranks) > cores:
         note = f"{len(record.ranks)} ranks shared {cores} cores: these times say little about how the work scales"
         people.print(note, soft_wrap=True, markup=False)
+    if record.config.chosen_blas_threads:
+        many = count(record.config.chosen_blas_threads, "thread")
+        note = f"matrix products used {many} in each worker, the fastest in a short trial; --blas-threads sets it"
+        people.print(note, soft_wrap=True, markup=False)
+    if record.others is not None and record.others.disturbed:
+        people.print(f"{record.others} meanwhile: on a quiet machine it is faster", soft_wrap=True, markup=False)
     if record.status == "interrupted":
         if record.config.checkpoint_every:
             hint = f"go on with: manyhands train {record.task} --resume-from {record.id}"

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from manyhands.cli.calibrate import CALIBRATION_OPTION
-from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, default_is
+from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, check_early, check_names, default_is
 from manyhands.cli.show import meter, people, print_json, results
+from manyhands.cli.tables import Column, print_table
 from manyhands.errors import check
+from manyhands.lab.defaults import check_calibrated
 from manyhands.record.simulation import LEDGER, Validation, ValidationRecord, read_validations
-from manyhands.record.texts import duration, plus_minus, with_bounds
+from manyhands.record.texts import duration, percent, plus_minus, share, signed_percent, with_bounds
 
 if TYPE_CHECKING:
     from manyhands.lab.validate import Case, ValidationPulse
@@ -67,10 +67,13 @@ def validate(
 
     Example: manyhands validate mlp --workers 1,2 --engines threads,mpi --syncs allreduce,local-sgd:period=8
     """
-    from manyhands.lab.validate import validate as compare  # scipy is slow to import, and other commands need none
-
     check(bool(task), "which task? for example: manyhands validate mlp --workers 1,2")
     check(workers is not None, "how many workers? for example: --workers 1,2")
+    check_early(task, {})
+    check_names(syncs)
+    check_calibrated(engines)
+    from manyhands.lab.validate import validate as compare  # torch is slow to import: a bad request is refused before
+
     with meter() as tell, redirect_stdout(sys.stderr):
         record = compare(
             task,
@@ -110,39 +113,39 @@ def validate(
 def show(record: ValidationRecord, console: Console) -> None:
     """Print predicted against measured, and how good that is on the whole."""
     if record.rows:
-        console.print("a step, predicted (90 % interval) and measured (median of the runs)\n", markup=False)
-        to = console if console.is_terminal else Console(file=console.file, width=160, highlight=False)
-        to.print(_table(record), soft_wrap=False)
+        _print_rows(console, record)
     for key, reason in record.failed.items():
         console.print(f"{key}: no run went well: {reason}", markup=False, soft_wrap=True)
     if any(row.oversubscribed for row in record.rows):
         console.print("† more ranks than cores: not counted below", markup=False, soft_wrap=True)
     if record.median_error_pct is not None:
-        share = 100 * record.held / record.of
         console.print(
-            f"median error {record.median_error_pct:.1f} %; the interval held in {record.held} of {record.of} "
-            f"({share:.0f} %; of right intervals 90 % do)",
+            f"median error {percent(record.median_error_pct)}; the interval held in {record.held} of {record.of} "
+            f"({share(record.held, record.of, 0)}; of right intervals 90 % do)",
             markup=False,
             soft_wrap=True,
         )
 
 
-def _table(record: ValidationRecord) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("engine", "workers", "sync", "predicted", "measured", "error", "noise", "interval"):
-        table.add_column(heading, justify="left" if heading in ("engine", "sync") else "right", no_wrap=True)
-    for row in record.rows:
-        table.add_row(
+def _print_rows(console: Console, record: ValidationRecord) -> None:
+    columns = [
+        *(Column("engine", left=True), Column("workers"), Column("sync", left=True)),
+        *(Column("predicted"), Column("measured"), Column("error", 1), Column("noise", 3), Column("interval", 2)),
+    ]
+    rows = [
+        [
             row.engine,
             f"{row.workers}{'†' if row.oversubscribed else ''}",
-            escape(row.sync),
+            row.sync,
             with_bounds(row.predicted_ms, lambda ms: duration(ms / 1e3)),
             duration(row.median_ms / 1e3),
-            f"{row.error_pct:+.1f} %",
+            signed_percent(row.error_pct),
             plus_minus(row.noise_pct),
             "held" if row.held else "missed",
-        )
-    return table
+        ]
+        for row in record.rows
+    ]
+    print_table(console, columns, rows, "a step, predicted (90 % interval) and measured (median of the runs)")
 
 
 def _so_far(rows: list[Validation]) -> str:
@@ -151,7 +154,7 @@ def _so_far(rows: list[Validation]) -> str:
     if not telling:
         return "nothing was validated so far whose ranks had a core each"
     held = sum(row.held for row in telling)
-    return f"of all {len(telling)} validated so far the interval held in {held} ({100 * held / len(telling):.0f} %)"
+    return f"of all {len(telling)} validated so far the interval held in {held} ({share(held, len(telling), 0)})"
 
 
 def _say(sentence: str) -> None:

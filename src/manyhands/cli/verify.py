@@ -1,17 +1,24 @@
 """`manyhands verify`: prove that parallel equals serial."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from manyhands.cli.options import CONFIG_OPTION, JSON_OPTION, TASK_ARGUMENT, config_options, with_config_file
-from manyhands.cli.show import people, print_json, progress, results, side_by_side
+from manyhands.cli.options import (
+    CONFIG_OPTION,
+    JSON_OPTION,
+    TASK_ARGUMENT,
+    check_early,
+    config_options,
+    with_config_file,
+)
+from manyhands.cli.show import people, print_json, print_side_by_side, progress, results
 from manyhands.errors import check
 from manyhands.launch.environment import outer_world
-from manyhands.request import resolve
-from manyhands.verify import Verdict
-from manyhands.verify import verify as verify_config
+
+if TYPE_CHECKING:
+    from manyhands.verify import Verdict
 
 
 @config_options
@@ -26,10 +33,14 @@ def verify(
     """
     settings = {"engine": "mpi", "workers": 2, **with_config_file(config, options)}
     check(outer_world() is None, "verify starts its own workers; run it without mpiexec, srun or torchrun")
+    check_early(task, settings)
+    from manyhands.request import resolve  # torch is slow to import: a bad request is refused before
+    from manyhands.verify import verify as verify_config
+
     resolved = resolve(task, settings)
     with progress(f"verify {Path(task).name}") as observe:
         verdict = verify_config(resolved, observe=observe)
-    people.print(side_by_side([verdict.serial, verdict.parallel]))
+    print_side_by_side(people, [verdict.serial, verdict.parallel])
     if json:
         print_json(verdict.model_dump_json())
     else:
@@ -38,7 +49,7 @@ def verify(
         raise typer.Exit(1)
 
 
-def sentence(v: Verdict) -> str:
+def sentence(v: "Verdict") -> str:
     """Say the verdict in words."""
     steps = f"{v.steps} step{'s' if v.steps != 1 else ''}"
     if v.bit_equal:
@@ -47,6 +58,13 @@ def sentence(v: Verdict) -> str:
         f"largest difference {v.max_ulps:,} ulps, {v.max_relative:.1e} relative to the largest weight, "
         f"{v.share_of_change:.1e} of what training changed"
     )
+    where = f"{v.tensor_share:.1e} of what training changed of it"
     if v.equal:
-        return f"equal to round-off after each of {steps}: {measure}"
-    return f"different from step {v.first_step} on ({measure}); likely cause: {v.cause}"
+        nearest = f"nearest to the bound is '{v.tensor}' with {where}, and round-off may make {v.bound:.1e}"
+        return f"equal to round-off after each of {steps}: {measure}; {nearest} ({v.bound_from})"
+    causes = f"likely cause: {v.cause}" if v.cause else f"possible causes: {'; '.join(v.candidates)}"
+    if v.parallel.config.exact:
+        return f"not the same bits: different from step {v.first_step} on, first in '{v.tensor}' ({measure}); {causes}"
+    bound = f"'{v.tensor}' by {where}, where round-off makes at most {v.bound:.1e} ({v.bound_from})"
+    verdict = "not round-off" if v.tensor_share > v.bound else "too far apart to tell"
+    return f"{verdict}: different from step {v.first_step} on, first in {bound}; {measure}; {causes}"

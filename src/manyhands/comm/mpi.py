@@ -1,5 +1,6 @@
 """Ranks as MPI processes, through mpi4py's buffer calls: raw memory, no pickle."""
 
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any, final
@@ -8,6 +9,10 @@ import torch
 from torch import Tensor
 
 from manyhands.comm.base import ANY, Comm, stack_of
+from manyhands.errors import check
+
+SETTLE_S = 1.0
+"""How long messages that were sent may take to arrive after all ranks have met for the last time."""
 
 
 def world() -> "MPIComm":
@@ -19,7 +24,10 @@ def world() -> "MPIComm":
 
 @final
 class MPIComm(Comm):
-    """An MPI communicator; tensors on a GPU travel through host memory."""
+    """One thread's end of an MPI communicator; tensors on a GPU travel through host memory.
+
+    A request under way, and the buffer it reads, belong to the thread that made it: no other may test or drop them.
+    """
 
     features = frozenset({"p2p", "any-source", "split", "servers"})
 
@@ -31,6 +39,21 @@ class MPIComm(Comm):
         self._begun: list[Any] = []
         self._sent: list[tuple[Any, Any]] = []
         self._own_mail: dict[int, deque[Tensor]] = defaultdict(deque)
+        self._ends: list[MPIComm] = []
+
+    def for_threads(self, count: int) -> "list[MPIComm]":
+        """Return an end of this communicator for each of `count` threads that call MPI at the same time.
+
+        They are kept for as long as this one: a message may still be under way when its thread has ended.
+        """
+        allowed = self._mpi.Query_thread() >= self._mpi.THREAD_MULTIPLE
+        check(
+            count == 1 or allowed,
+            "engine hybrid needs an MPI library whose threads may all call it (MPI_THREAD_MULTIPLE), and this one's "
+            "may not; use --engine mpi",
+        )
+        self._ends += [MPIComm(self._comm) for _ in range(count)]
+        return self._ends[-count:]
 
     def all_reduce_(self, t: Tensor) -> None:
         """Sum in place with MPI_Allreduce."""
@@ -106,6 +129,14 @@ class MPIComm(Comm):
     def split(self, color: int) -> "MPIComm":
         """Cut with MPI_Comm_split."""
         return MPIComm(self._comm.Split(color, self.rank))
+
+    def settle(self) -> None:
+        """Wait for all ranks, and let go of the messages that have arrived; MPI complains of those at its end."""
+        self._comm.Barrier()
+        give_up = time.monotonic() + SETTLE_S
+        for end in (self, *self._ends):
+            while end._sent and time.monotonic() < give_up:  # what nobody takes is nobody's loss
+                end._sent = [(r, m) for r, m in end._sent if not r.Test()]
 
     def abort(self, status: int) -> None:
         """End every rank of the world at once."""

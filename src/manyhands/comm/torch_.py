@@ -237,9 +237,18 @@ class TorchComm(Comm):
         except RuntimeError:
             return False
 
+    def reachable(self) -> bool:
+        """Tell whether whoever keeps the store still answers."""
+        try:
+            self._store.check(["aborted"])
+        except RuntimeError:
+            return False
+        return True
+
     def close(self) -> None:
-        """Wait for the others, and let the connections go."""
-        self.barrier()
+        """Wait for the others, and let the connections go; one that has gone already had done its work."""
+        with suppress(PeerLost):
+            self.barrier()
         self._unread.clear()
         if self._nccl is not None:
             self._nccl.shutdown()

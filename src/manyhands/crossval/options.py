@@ -6,7 +6,10 @@ from typing import Any, final
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from manyhands.config import plain_words
-from manyhands.errors import UserError
+from manyhands.errors import UserError, shown
+
+FOLDS = 10
+"""Parts of the data, if not asked for otherwise."""
 
 
 @final
@@ -37,4 +40,4 @@ def make_options(values: dict[str, Any]) -> Options:
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0]).replace("_", "-")
-        raise UserError(f"{name} {plain_words(first['msg'])}, got {first['input']!r}") from None
+        raise UserError(f"{name} {plain_words(first['msg'])}, got {shown(first['input'])}") from None

@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from manyhands.config import RunConfig
+from manyhands.spec import with_field_docs
 
 CONFIDENCE = 0.95
 
@@ -40,6 +41,7 @@ class HoldOut(BaseModel):
     weights_sha256: str
 
 
+@with_field_docs
 class CrossvalRecord(BaseModel):
     """The result of one cross-validation.
 
@@ -78,6 +80,8 @@ class CrossvalRecord(BaseModel):
     """The paper's performance improvement, (T1 - Tn) / T1 x 100."""
     longest_node_improvement_pct: float | None = None
     """The same with the time of the slowest node as Tn."""
+    warnings: list[str] = []
+    """Why folds that several workers train together have not the weights of one worker."""
     bit_equal: bool | None = None
     """Whether every fold's accuracy, loss and weights are those of one worker, to the last bit."""
     max_loss_difference: float | None = None

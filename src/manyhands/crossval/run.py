@@ -1,7 +1,7 @@
 """Cross-validate on many workers, one fold or several to each, and hold the result to what one worker gives."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from manyhands import facts, launch, sync, tasks
 from manyhands.config import RunConfig
-from manyhands.crossval.options import Options, make_options
+from manyhands.crossval.options import FOLDS, Options, make_options
 from manyhands.crossval.record import CrossvalRecord, CrossvalTable, FoldScore, HoldOut, half_interval
 from manyhands.crossval.units import Ask, Sharing, assign, check_units, units_of, write_places
 from manyhands.crossval.worker import PLACES, alone_or_together, crossval_rank
@@ -17,18 +17,19 @@ from manyhands.data import Dataset
 from manyhands.errors import UserError, check
 from manyhands.launch.base import Observer
 from manyhands.launch.environment import outer_world
+from manyhands.launch.failures import sharing_failures
 from manyhands.record import RunDir, new_id, write_atomically
+from manyhands.record.files import writing
 from manyhands.replica import Replica
 from manyhands.replica.fused import FusedReplica
 from manyhands.replica.traits import traits_of
 from manyhands.request import resolve
-from manyhands.run import ignore, try_step
+from manyhands.run import ignore, print_warning, try_step
 from manyhands.tasks import Task
 from manyhands.tasks.load import check_not_importing, name_of
 from manyhands.tasks.setup import load_data
 from manyhands.training import Job
 
-FOLDS = 10
 TABLE_NODES, TABLE_FOLDS = (1, 2, 4, 8), (2, 5, 10)
 STARTERS = "mpiexec, srun or torchrun"
 SMALL = 50_000
@@ -38,6 +39,7 @@ ObserverOf = Callable[[str, int], Observer]
 """Makes the observer of one cross-validation, from what it is and how many models it trains."""
 
 
+@sharing_failures()
 def cross_validate(
     task: str | Task,
     *,
@@ -62,14 +64,16 @@ def cross_validate(
     check(split_data or nodes is None, f"nodes {nodes} needs --split-data, which cuts the data over them")
     check(nodes is None or nodes >= 1, f"nodes must be at least 1, got {nodes}")
     ask = Ask(folds=folds, nodes=(nodes or config.workers) if split_data else 0, stacked=bool(stacked))
+    _meet(config)
     ready = _load(config, own)
-    replica = _preflight(config, ask, own, ready.data)
+    replica, warnings = _preflight(config, ask, own, ready.data)
     if stacked is None:
         ask = replace(ask, stacked=_stacks(config, ask, replica))
     compares = _compares(config, ask, baseline)
     run = _open(Path(out), config, wanted)
     config, ask = _share_cores(config, ask, replica)
-    record = _run(config, ask, own, ready, run, observe(_label(config, ask), ask.num_units))
+    _warn(config, warnings)
+    record = _run(config, ask, own, ready, run, observe(_label(config, ask), ask.num_units), warnings)
     if compares:
         # With the threads of each of the workers, which may change the bits of a product.
         alone = config.model_copy(update={"engine": "serial", "workers": 1, "threads": 1})
@@ -104,18 +108,20 @@ def tabulate(
     check(min(nodes) >= 1, f"nodes must be at least 1, got {min(nodes)}")
     asks = [Ask(folds=k, nodes=n, stacked=bool(stacked)) for n in nodes for k in folds]
     ready = _load(config, own)
-    replicas = [_preflight(_with_workers(config, ask), ask, own, ready.data) for ask in asks]
+    tried = [_preflight(_with_workers(config, ask), ask, own, ready.data) for ask in asks]
+    replica = tried[0].replica
     if stacked is None:
         # One answer for all cells, since their times are compared.
         widest = max(asks, key=lambda ask: ask.nodes)
-        stacks = _stacks(_with_workers(config, widest), widest, replicas[0])
+        stacks = _stacks(_with_workers(config, widest), widest, replica)
         asks = [replace(ask, stacked=stacks) for ask in asks]
     run = _open(Path(out), config, wanted)
+    _warn(config, dict.fromkeys(sentence for cell in tried for sentence in cell.warnings))
     cells: dict[int, dict[int, CrossvalRecord]] = {}
-    for each in asks:
-        here, ask = _share_cores(_with_workers(config, each), each, replicas[0])
+    for each, (_, warnings) in zip(asks, tried, strict=True):
+        here, ask = _share_cores(_with_workers(config, each), each, replica)
         folder = RunDir(run.path / f"nodes-{ask.nodes}-folds-{ask.folds}")
-        cell = _run(here, ask, own, ready, folder, observe(_label(here, ask), ask.num_units))
+        cell = _run(here, ask, own, ready, folder, observe(_label(here, ask), ask.num_units), warnings)
         first = cells.setdefault(ask.folds, {}).setdefault(nodes[0], cell)
         cells[ask.folds][ask.nodes] = cell.against(first) if ask.nodes != nodes[0] else cell
     flat = [cells[k][n] for n in nodes for k in folds]
@@ -170,13 +176,32 @@ class _Ready(NamedTuple):
     read_s: float
 
 
+class _Tried(NamedTuple):
+    """A replica of the network, and what is to be said of the folds' answers."""
+
+    replica: Replica
+    warnings: Sequence[str]
+
+
+def _meet(config: RunConfig) -> None:
+    """Let ranks that were started from outside meet before one that reads much data can keep others waiting."""
+    launcher = launch.make(config.engine)
+    launcher.check(config)
+    launcher.agree("")
+
+
 def _load(config: RunConfig, task: Task) -> _Ready:
     begun = time.perf_counter()
     data = load_data(task, config, scan=launch.make(config.engine).leads)
     return _Ready(data, time.perf_counter() - begun)
 
 
-def _preflight(config: RunConfig, ask: Ask, task: Task, data: Dataset) -> Replica:
+def _warn(config: RunConfig, warnings: Iterable[str]) -> None:
+    for sentence in warnings if launch.make(config.engine).leads else ():
+        print_warning(sentence)
+
+
+def _preflight(config: RunConfig, ask: Ask, task: Task, data: Dataset) -> _Tried:
     """Find every bad request before any worker starts; return a replica of the network."""
     launcher = launch.make(config.engine)
     check(
@@ -198,20 +223,21 @@ def _preflight(config: RunConfig, ask: Ask, task: Task, data: Dataset) -> Replic
     return _try_folds(config, ask, task, data)
 
 
-def _try_folds(config: RunConfig, ask: Ask, task: Task, data: Dataset) -> Replica:
+def _try_folds(config: RunConfig, ask: Ask, task: Task, data: Dataset) -> _Tried:
     """Try a step of one fold of each size, as `train` would before it starts."""
     size = Sharing(ask.num_units, config.workers).largest_group
     probe = alone_or_together(config, size).model_copy(update={"data": "", "image_size": 0, "replicate": 1})
     sizes = {len(unit.train): unit for unit in units_of(assign(data.train, ask, config.seed), ask)}
     for unit in sizes.values():
-        replica = try_step(probe, replace(task, data=partial(unit.of, data))).replica
+        tried = try_step(probe, replace(task, data=partial(unit.of, data)))
+    replica = tried.replica
     x, _ = data.train.batch(slice(0, min(2, len(data.train))), replica.params.dtype)
     check(
         config.engine != "threads" or not traits_of(replica.module, x.to(replica.params.device)).global_random,
         "threads cannot each train a model that draws from torch's process-wide generator; "
         "use nn.Dropout layers, or --engine mpi",
     )
-    return replica
+    return _Tried(replica, tried.warnings)
 
 
 def _compares(config: RunConfig, ask: Ask, wanted: bool | None) -> bool:
@@ -221,10 +247,19 @@ def _compares(config: RunConfig, ask: Ask, wanted: bool | None) -> bool:
     return (config.workers > 1 or ask.nodes > 1) and wanted is not False and not outside
 
 
-def _run(config: RunConfig, ask: Ask, task: Task, ready: _Ready, run: RunDir, observe: Observer) -> CrossvalRecord:
+def _run(
+    config: RunConfig,
+    ask: Ask,
+    task: Task,
+    ready: _Ready,
+    run: RunDir,
+    observe: Observer,
+    warnings: Sequence[str] = (),
+) -> CrossvalRecord:
     launcher = launch.make(config.engine)
     if launcher.leads:
-        run.path.mkdir(parents=True, exist_ok=True)
+        with writing(run.path):
+            run.path.mkdir(parents=True, exist_ok=True)
         write_places(run.path / PLACES, assign(ready.data.train, ask, config.seed))
     launcher.agree("the folds are written")
     job = Job(config, run, task=task, data=ready.data, extra=asdict(ask))
@@ -252,6 +287,7 @@ def _run(config: RunConfig, ask: Ask, task: Task, ready: _Ready, run: RunDir, ob
         total_s=result["total_s"],
         wall_s=wall_s,
         longest_node_s=max(sum(fold.seconds for fold in folds if fold.node == node) for node in nodes),
+        warnings=list(warnings),
         hardware=facts.hardware(),
         versions=facts.versions(),
         config=config,

@@ -24,7 +24,8 @@ from manyhands.replica.fused import FusedReplica
 from manyhands.replica.random import mix_key
 from manyhands.replica.stacked import FusedStack, Stack, stack
 from manyhands.tasks import Task
-from manyhands.tasks.setup import loss_of, seeded
+from manyhands.tasks.seeding import seeded
+from manyhands.tasks.setup import loss_of
 
 INTERVAL_S = 0.25
 CACHE_BYTES = 4 << 20
@@ -101,7 +102,7 @@ def _make(units: Sequence[Unit], task: Task, config: RunConfig, data: Dataset, d
     dtype, modules = getattr(torch, config.dtype), []
     for unit in units:
         with seeded(config.seed):
-            modules.append(task.model(unit.of(data)))
+            modules.append(task.make_model(unit.of(data)))
     sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)
     return stack(
         modules,

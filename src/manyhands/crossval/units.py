@@ -1,5 +1,6 @@
 """The pieces of work of a cross-validation, each a fold of a node, and which worker does which."""
 
+import io
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
@@ -12,6 +13,7 @@ from manyhands.data import Dataset, Split
 from manyhands.data.folds import check_classes, stratified
 from manyhands.data.order import cut
 from manyhands.errors import check
+from manyhands.record import write_atomically
 
 
 @final
@@ -90,9 +92,9 @@ def units_of(places: Tensor, ask: Ask) -> list[Unit]:
 
 def write_places(path: Path, places: Tensor) -> None:
     """Keep them for the workers, which then need not cut again, and for whoever asks where a sample was."""
-    beside = path.with_name(f".{path.name}")
-    np.save(beside, places.numpy(), allow_pickle=False)
-    beside.replace(path)
+    content = io.BytesIO()
+    np.save(content, places.numpy(), allow_pickle=False)
+    write_atomically(path, content.getvalue())
 
 
 def read_places(path: Path) -> Tensor:

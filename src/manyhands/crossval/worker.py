@@ -1,18 +1,18 @@
 """What one worker does in a cross-validation: its own folds, or its share of one that several train together."""
 
+import contextlib
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, final
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors.torch import load_file
+from torch import Tensor
 
 from manyhands import tasks
+from manyhands.agreement import check_same_data, check_same_model
 from manyhands.checkpoint import weights_sha256
 from manyhands.comm import Comm
 from manyhands.comm.self_ import SelfComm
@@ -24,8 +24,11 @@ from manyhands.crossval.units import Ask, Sharing, Unit, read_places, units_of
 from manyhands.data import Dataset
 from manyhands.data.order import cut
 from manyhands.evaluate import evaluate
+from manyhands.launch.local import in_threads
 from manyhands.plan import Plan
 from manyhands.record import RunDir
+from manyhands.record.files import writing
+from manyhands.summary import write_weights
 from manyhands.tasks import Task
 from manyhands.tasks.setup import device_of, load_data, loss_of, make_replica
 from manyhands.training import Job, train_rank
@@ -41,11 +44,16 @@ def crossval_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     """Train and test this worker's folds; return the scores of all, the same on every worker."""
     task, ask = job.task or tasks.load(job.config.task), Ask(**job.extra)
     device = device_of(job.config, comm.rank)
-    data = (job.data or load_data(task, job.config)).to(device)
+    loaded = job.data or load_data(task, job.config)
+    if not job.same_data:
+        check_same_data(comm, loaded, job.config.data)
+    data = loaded.to(device)
     units = units_of(read_places(job.run.path / PLACES), ask)
     sharing = Sharing(len(units), comm.size)
 
-    most = most_in_a_stack(make_replica(task, job.config, data, device))
+    replica = make_replica(task, job.config, data, device)
+    check_same_model(comm, replica, exchanged=False)
+    most = most_in_a_stack(replica)
     comm.barrier()
     started = time.perf_counter()
     mine = [units[i] for i in sharing.mine(comm.rank)]
@@ -60,7 +68,8 @@ def crossval_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     try:
         own = {unit.name: score for unit, score in folds.scores(mine, models, stacked=stacked)}
     except BaseException:
-        alarm.touch()
+        with contextlib.suppress(OSError):  # the disk may be full, and the reason is not to be hidden
+            alarm.touch()
         raise
 
     scores = _gather(comm, units, own if group.rank == 0 else {})
@@ -120,7 +129,7 @@ class _Folds:
         found = []
         for unit, model in zip(units, trained, strict=True):
             folder = self._folder(unit)
-            _save(folder, model.module)
+            write_weights(folder, model.module)
             values = {"accuracy": model.accuracy, "loss": model.loss, "steps": model.steps, "seconds": seconds}
             found.append((unit, self._score(unit, weights_sha256(model.module), stacked=True, **values)))
             watch.passed(model.steps)
@@ -143,14 +152,14 @@ class _Folds:
                 watches[thread].passed(sum(model.steps for model in found))
             return trained
 
-        with ThreadPoolExecutor(threads) as pool:
-            parts = list(pool.map(watch.guarded(train), range(threads)))
+        parts = in_threads(watch.guarded(train), threads)
         return None if any(part is None for part in parts) else [model for part in parts for model in part or ()]
 
     def _in_turn(self, units: Sequence[Unit], watch: ModelsWatch) -> Iterator[tuple[Unit, FoldScore]]:
         for unit in units:
             begun = time.perf_counter()
-            job = Job(self.config, self._folder(unit), task=self.task, data=unit.of(self.data), place=self.place)
+            folder, data = self._folder(unit), unit.of(self.data)
+            job = Job(self.config, folder, task=self.task, data=data, same_data=True, place=self.place)
             record = train_rank(self.group, job, watch)
             if record["status"] == "interrupted":
                 watch.stopped = True
@@ -162,7 +171,8 @@ class _Folds:
 
     def _folder(self, unit: Unit) -> RunDir:
         folder = RunDir(self.run.path / unit.name)
-        folder.path.mkdir(parents=True, exist_ok=True)
+        with writing(folder.path):
+            folder.path.mkdir(parents=True, exist_ok=True)
         return folder
 
     def _score(self, unit: Unit, sha256: str, *, stacked: bool, **values: Any) -> FoldScore:
@@ -228,7 +238,7 @@ def _average(comm: Comm, job: Job, task: Task, data: Dataset, units: Sequence[Un
     loss, accuracy = evaluate(module, data.test, loss_of(task), comm, job.config.top)
     train_loss, train_accuracy = evaluate(module, data.train, loss_of(task), comm, job.config.top)
     if comm.rank == 0:
-        _save(job.run, module)
+        write_weights(job.run, module)
     return HoldOut(
         accuracy=accuracy,
         loss=loss,
@@ -245,10 +255,3 @@ def _flat(state: dict[str, Tensor]) -> Tensor:
 
 def _longest(comm: Comm, seconds: float) -> float:
     return float(comm.all_gather(torch.tensor([seconds], dtype=torch.float64)).max())
-
-
-def _save(run: RunDir, module: nn.Module) -> None:
-    weights = {n: t.detach().cpu().contiguous().clone() for n, t in module.state_dict().items()}
-    beside = Path(f"{run.model}.tmp")
-    save_file(weights, beside)
-    beside.replace(run.model)

@@ -14,7 +14,7 @@ from manyhands.data.split import Dataset, Split
 from manyhands.data.synthetic import load_synthetic
 from manyhands.data.text import load_csv
 from manyhands.data.tweets import load_tweets
-from manyhands.errors import check, unknown
+from manyhands.errors import UserError, check, unknown
 from manyhands.spec import convert, parse
 
 __all__ = ["Dataset", "Split", "load"]
@@ -35,7 +35,10 @@ def load(spec_text: str, *, image_size: int | None = None, replicate: int = 1, s
     sources = _sources()
     if name not in sources:
         unknown("data source", name, sources)
-    dataset = sources[name](spec_text)
+    try:
+        dataset = sources[name](spec_text)
+    except MemoryError:
+        raise UserError(f"'{spec_text}' does not fit into memory; ask for fewer samples") from None
     if scan:
         check_finite(dataset)
     if image_size is not None:
@@ -67,20 +70,23 @@ def _path_and_options(text: str, owner: str, types: Mapping[str, type]) -> tuple
     # Only known options are cut off the end, since a path such as runs/lr=0.1,size=64 is an ordinary one.
     path, options = text.strip(), dict[str, str]()
     # The name of a column may hold a slash, a number cannot: there a slash tells that the path goes on.
-    value = "[^,]*" if str in types.values() else "[^,/]*"
-    option = re.compile(rf"(.*?)\s*,\s*({'|'.join(types)})=({value})")
-    while not _exists(path) and (found := option.fullmatch(path)):
-        path, key, given = found.groups()
+    slashes = str in types.values()
+    while not _exists(path):
+        rest, comma, option = path.rpartition(",")
+        key, equals, given = option.strip().partition("=")
+        if not (comma and equals and key in types and (slashes or "/" not in given)):
+            break
         check(key not in options, f"'{key}' is given twice in '{owner}:{text}'")
-        options[key] = given.strip()
+        path, options[key] = rest.rstrip(), given.strip()
     _check_not_an_option(path, owner, types)
     return path, options
 
 
 def _check_not_an_option(path: str, owner: str, types: Mapping[str, type]) -> None:
-    found = re.fullmatch(r".*,\s*(\w+)=[^,/]*", path)
-    if found and not _exists(path):
-        unknown(f"option of {owner} named", found[1], types)
+    _, comma, option = path.rpartition(",")
+    key, equals, given = option.strip().partition("=")
+    if comma and equals and re.fullmatch(r"\w+", key) and "/" not in given and not _exists(path):
+        unknown(f"option of {owner} named", key, types)
 
 
 def _exists(path: str) -> bool:

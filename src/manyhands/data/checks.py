@@ -119,7 +119,7 @@ def _check_known(test: Part, classes: int) -> None:
 def _check_finite(x: Tensor, name: str) -> None:
     if not x.is_floating_point():
         return
-    step = max(1, SCAN_VALUES // x[0].numel())
+    step = max(1, SCAN_VALUES // max(1, x[0].numel()))
     for start in range(0, len(x), step):
         row = _first(~torch.isfinite(x[start : start + step]).flatten(1).all(dim=1))
         if row is not None:

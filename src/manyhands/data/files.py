@@ -1,33 +1,30 @@
 """Arrays saved by numpy, in one .npz or as .npy files in a folder; nothing in them is ever unpickled."""
 
+import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
+from manyhands.data.arrays import as_tensor
 from manyhands.data.checks import Part, assemble
+from manyhands.data.memory import check_fits
 from manyhands.data.split import Dataset
 from manyhands.errors import ManyhandsError, UserError, check
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 
-# The types that torch stores but can hardly compute with, or does not know.
-WIDER = {"uint16": "int32", "uint32": "int64", "uint64": "float64", "float128": "float64"}
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
 
 def load_npz(file: Path, *, train: int | None = None, test: int | None = None) -> Dataset:
     """Load x_train, y_train, x_test and y_test; without a test set the last sixth of the rows is held out."""
-    check(file.is_file(), f"there is no file '{file}'")
+    check(os.path.isfile(file), f"there is no file '{file}'")
     with _readable(f"'{file}'"), zipfile.ZipFile(file) as archive:
         stored = set(archive.namelist())
+        unpacked = sum(archive.getinfo(f"{name}.npy").file_size for name in NAMES if f"{name}.npy" in stored)
+        check_fits(unpacked, f"'{file}'", "save its arrays as .npy files: of npy:DIR only the rows in use are read")
         arrays = {name: _member(archive, name, file) for name in NAMES if f"{name}.npy" in stored}
     train_part, test_part = _parts(arrays, file)
     return assemble("npz", train_part, test_part, num_train=train, num_test=test)
@@ -35,7 +32,7 @@ def load_npz(file: Path, *, train: int | None = None, test: int | None = None) -
 
 def load_npy_dir(folder: Path, *, train: int | None = None, test: int | None = None) -> Dataset:
     """Map x_train.npy and so on; without a test set the last sixth of the rows is held out."""
-    check(folder.is_dir(), f"there is no folder '{folder}'")
+    check(os.path.isdir(folder), f"there is no folder '{folder}'")
     paths = {name: folder / f"{name}.npy" for name in NAMES}
     arrays = {name: _mapped(path) for name, path in paths.items() if path.is_file()}
     train_part, test_part = _parts(arrays, folder)
@@ -46,14 +43,13 @@ def _member(archive: zipfile.ZipFile, name: str, file: Path) -> Tensor:
     what = f"{name} of '{file}'"
     with _readable(what), archive.open(f"{name}.npy") as stream:
         array = npy.read_array(stream, allow_pickle=False)
-    return _tensor(array, what)
+    return as_tensor(array, what)
 
 
 def _mapped(path: Path) -> Tensor:
     with _readable(f"'{path}'"):
-        # Copy-on-write, since torch warns of memory that must not be written to.
-        array = npy.open_memmap(path, mode="c")
-    return _tensor(array, f"'{path}'")
+        array = npy.open_memmap(path, mode="c")  # copy-on-write: nobody writes, so nothing is copied
+    return as_tensor(array, f"'{path}'")
 
 
 @contextmanager
@@ -65,12 +61,6 @@ def _readable(what: str) -> Iterator[None]:
     except Exception as error:  # The parsers of damaged zip files and headers raise whatever they stumble on.
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(f"{what} cannot be read as an array of numbers: {reason}") from None
-
-
-def _tensor(array: Array, what: str) -> Tensor:
-    check(array.dtype.kind in "biuf", f"{what} must hold numbers, but it is of type {array.dtype}")
-    known = WIDER.get(array.dtype.name, array.dtype.newbyteorder("="))
-    return torch.from_numpy(array.astype(known, copy=False))
 
 
 def _parts(arrays: Mapping[str, Tensor], source: Path) -> tuple[Part, Part]:

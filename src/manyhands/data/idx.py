@@ -2,19 +2,25 @@
 
 import gzip
 import math
+import os
 import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from manyhands.data.arrays import as_tensor
 from manyhands.data.checks import Part, assemble
+from manyhands.data.memory import check_fits
 from manyhands.data.split import Dataset
 from manyhands.errors import UserError, check
 
 UNSIGNED_BYTE = 0x08
+MOST_DIMENSIONS = 4
+MAGIC_BYTES = 4
+MOST_UNPACKED = 1032
+"""Bytes to which gzip's method can unpack one byte."""
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -22,7 +28,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 def read_idx(source: bytes | Path) -> Tensor:
     """Read unsigned bytes; an uncompressed file is mapped, so that only the rows in use are read."""
     if isinstance(source, bytes):
-        return _tensor(_writable(source), "the IDX data")
+        return _tensor(np.frombuffer(bytearray(source), np.uint8), "the IDX data")
     try:
         data = _decompressed(source) if source.suffix == ".gz" else _mapped(source)
     except OSError as error:
@@ -32,7 +38,7 @@ def read_idx(source: bytes | Path) -> Tensor:
 
 def load_idx_dir(folder: Path, *, train: int | None = None, test: int | None = None) -> Dataset:
     """Load a folder that holds the four files of MNIST, or others of the same names, plain or as .gz."""
-    check(folder.is_dir(), f"there is no folder '{folder}'")
+    check(os.path.isdir(folder), f"there is no folder '{folder}'")
     return assemble("idx", _part(folder, "train"), _part(folder, "t10k"), num_train=train, num_test=test)
 
 
@@ -51,38 +57,44 @@ def _existing(path: Path) -> Path:
 
 
 def _decompressed(path: Path) -> Bytes:
+    """Unpack what the header asks for, and one byte more where there is one: a small file may unpack to a huge one."""
     try:
-        return _writable(gzip.decompress(path.read_bytes()))
+        with gzip.open(path) as f:
+            head = f.read(MAGIC_BYTES + 4 * MOST_DIMENSIONS)
+            expected = _expected(_shape(np.frombuffer(head, np.uint8), f"'{path}'"))
+            at_most = min(expected, MOST_UNPACKED * path.stat().st_size)
+            check_fits(at_most, f"'{path}'", "unpack it, and only the rows in use are read")
+            data = np.empty(max(len(head), at_most + 1), np.uint8)
+            data[: len(head)] = np.frombuffer(head, np.uint8)
+            filled = len(head)
+            while more := f.readinto(data[filled:].data):
+                filled += more
+            return data[:filled]
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"'{path}' is not a whole gzip file: {error}") from None
-
-
-def _writable(data: bytes) -> Bytes:
-    # torch warns of tensors over memory that must not be written to.
-    return np.frombuffer(bytearray(data), np.uint8)
 
 
 def _mapped(path: Path) -> Bytes:
     if path.stat().st_size == 0:
         return np.empty(0, np.uint8)
-    # Copy-on-write, for the same warning: nobody writes, so nothing is copied.
-    return np.memmap(path, np.uint8, mode="c")
+    return np.memmap(path, np.uint8, mode="c")  # copy-on-write: nobody writes, so nothing is copied
 
 
 def _tensor(data: Bytes, name: str) -> Tensor:
     shape = _shape(data, name)
-    header = 4 + 4 * len(shape)
-    expected = header + math.prod(shape)
+    expected = _expected(shape)
     word = "cut short" if len(data) < expected else "too long"
     check(
         len(data) == expected,
         f"{name} is {word}: its header asks for {expected} bytes, but {len(data)} were found",
     )
-    return torch.from_numpy(data[header:].reshape(shape))
+    sides = math.prod(max(1, side) for side in shape)
+    check(sides < 2**63, f"{name} is damaged: its header gives the shape {shape}")  # where one side is 0
+    return as_tensor(data[MAGIC_BYTES + 4 * len(shape) :], name).reshape(shape)
 
 
 def _shape(data: Bytes, name: str) -> tuple[int, ...]:
-    _check_length(data, 4, name)
+    _check_length(data, MAGIC_BYTES, name)
     check(
         bytes(data[:2]) == b"\0\0" and data[3] > 0,
         f"{name} is not an IDX file: it begins with {bytes(data[:4]).hex()} where 0000{UNSIGNED_BYTE:02x}"
@@ -93,8 +105,16 @@ def _shape(data: Bytes, name: str) -> tuple[int, ...]:
         f"{name} holds values of IDX type 0x{data[2]:02x}, but only bytes (0x{UNSIGNED_BYTE:02x}) are read",
     )
     dimensions = int(data[3])
-    _check_length(data, 4 + 4 * dimensions, name)
-    return tuple(int(n) for n in data[4 : 4 + 4 * dimensions].view(">u4"))
+    check(
+        dimensions <= MOST_DIMENSIONS,
+        f"{name} has {dimensions} dimensions, but an IDX file of images or labels has 1 to {MOST_DIMENSIONS}",
+    )
+    _check_length(data, MAGIC_BYTES + 4 * dimensions, name)
+    return tuple(int(n) for n in data[MAGIC_BYTES : MAGIC_BYTES + 4 * dimensions].view(">u4"))
+
+
+def _expected(shape: tuple[int, ...]) -> int:
+    return MAGIC_BYTES + 4 * len(shape) + math.prod(shape)
 
 
 def _check_length(data: Bytes, least: int, name: str) -> None:

@@ -1,24 +1,30 @@
 """Samples in memory: how rows are kept, and how a batch of them is gathered."""
 
+import numbers
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from manyhands.errors import check
+from manyhands.data.arrays import as_tensor
+from manyhands.errors import check, kind_of
+from manyhands.spec import with_field_docs
 
 
 @final
+@with_field_docs
 @dataclass(frozen=True, eq=False, slots=True)
 class Split:
     """Inputs and labels, kept as they were read and converted only when a batch is gathered."""
 
     x: Tensor
-    """The stored inputs, one sample a row: (rows, features) or (rows, channels, height, width)."""
+    """The stored inputs, one sample a row: (rows, features) or (rows, channels, height, width); a numpy array is
+    taken as a tensor."""
 
     y: Tensor
-    """The class of each row, as int64."""
+    """The class of each row, a whole number from 0 up; kept as int64."""
 
     scale: float = 1.0
     """What the inputs are multiplied by when gathered, such as 1/255 for bytes."""
@@ -33,9 +39,17 @@ class Split:
     """Which stored input each row is, in a view of some rows; the labels of a view are its own."""
 
     def __post_init__(self) -> None:
-        inputs = len(self.x if self.picks is None else self.picks)
-        check(inputs == len(self.y), f"a split has {inputs} inputs but {len(self.y)} labels")
-        check(self.y.dtype == torch.int64, f"labels must be int64, got {self.y.dtype}")
+        x, y = as_tensor(self.x, "the inputs of a split"), as_tensor(_whole(self.y), "the labels of a split")
+        check(x.ndim >= 1, "the inputs of a split must have a row for each sample, but they are a single number")
+        check(y.ndim == 1, f"labels must have one dimension, one class a row, but their shape is {tuple(y.shape)}")
+        check(
+            not (y.is_floating_point() or y.is_complex()),
+            f"labels must be whole numbers, the classes, got {str(y.dtype).removeprefix('torch.')}",
+        )
+        inputs = len(x if self.picks is None else self.picks)
+        check(inputs == len(y), f"a split has {inputs} inputs but {len(y)} labels")
+        object.__setattr__(self, "x", x)
+        object.__setattr__(self, "y", y.to(torch.int64))
         assert self.copies >= 1, "a split has at least one copy of its rows"
         assert self.zoom == 1 or self.x.ndim == 4, "only images are zoomed"
 
@@ -102,14 +116,44 @@ class Split:
 
 
 @final
+@with_field_docs
 @dataclass(frozen=True, eq=False, slots=True)
 class Dataset:
     """Samples to learn from, samples to test on, and the number of classes."""
 
     name: str
+    """What errors and tables call it."""
+
     train: Split
+    """What is learned from."""
+
     test: Split
+    """What is tested on: samples of the same shape."""
+
     classes: int
+    """How many classes there are; labels run from 0 to one less."""
+
+    def __post_init__(self) -> None:
+        for what, split in (("training", self.train), ("test", self.test)):
+            check(
+                isinstance(split, Split),
+                f"the {what} split of {self.name} must be a manyhands.Split(x, y), got {kind_of(split)}",
+            )
+        check(
+            isinstance(self.classes, numbers.Integral) and self.classes >= 1,
+            f"the classes of {self.name} must be a whole number of at least 1, got {self.classes!r}",
+        )
+        check(
+            self.train.shape == self.test.shape,
+            f"a training sample of {self.name} has the shape {self.train.shape}, "
+            f"but a test sample has {self.test.shape}",
+        )
+        kinds = [_kind(split) for split in (self.train, self.test)]
+        check(
+            kinds[0] == kinds[1],
+            f"the training inputs of {self.name} are {kinds[0]}, but the test inputs are {kinds[1]}; "
+            "give both the same type",
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -119,3 +163,14 @@ class Dataset:
     def to(self, device: torch.device | str) -> "Dataset":
         """Return the same samples on another device."""
         return replace(self, train=self.train.to(device), test=self.test.to(device))
+
+
+def _whole(labels: Any) -> Any:
+    """Take the whole numbers of numpy that torch does not know as those that it does."""
+    return labels.astype(np.int64) if isinstance(labels, np.ndarray) and labels.dtype.kind == "u" else labels
+
+
+def _kind(split: Split) -> str:
+    """Say how the inputs are stored, as far as it changes what the network sees."""
+    stored = "fractions" if split.x.is_floating_point() else "whole numbers"
+    return stored if split.scale == 1 else f"{stored} that are multiplied by {split.scale:g}"

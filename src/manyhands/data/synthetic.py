@@ -9,6 +9,7 @@ from typing import final
 import numpy as np
 import torch
 
+from manyhands.data.memory import check_fits
 from manyhands.data.split import Dataset, Split
 from manyhands.errors import check
 from manyhands.spec import build
@@ -51,7 +52,7 @@ class Synthetic:
             f"noise of synthetic must be a number from 0 up, got {self.noise}",
         )
         check(
-            not self.shape or re.fullmatch(r"[1-9][0-9]*x[1-9][0-9]*x[1-9][0-9]*", self.shape) is not None,
+            not self.shape or re.fullmatch(r"[1-9][0-9]{0,9}x[1-9][0-9]{0,9}x[1-9][0-9]{0,9}", self.shape) is not None,
             f"shape of synthetic must be CHANNELSxHEIGHTxWIDTH, such as 1x28x28, got '{self.shape}'",
         )
         rows = self.samples + self.test + self.classes
@@ -60,6 +61,8 @@ class Synthetic:
             f"synthetic would hold {rows * math.prod(self.sample_shape)} values, but at most {MAX_VALUES} "
             f"are allowed; ask for fewer samples or features",
         )
+        needed = rows * math.prod(self.sample_shape) * np.float32().itemsize
+        check_fits(needed, "synthetic", "ask for fewer samples or features")
 
     @property
     def sample_shape(self) -> tuple[int, ...]:

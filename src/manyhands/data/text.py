@@ -6,8 +6,11 @@ needs no vocabulary, so a word counts the same in every file and on every worker
 
 import csv
 import io
+import math
+import os
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +20,9 @@ import torch
 from torch import Tensor
 
 from manyhands.data.checks import limit
+from manyhands.data.memory import check_fits
 from manyhands.data.split import Dataset, Split
-from manyhands.errors import UserError, check, unknown
+from manyhands.errors import UserError, check, listed, unknown
 
 WORDS = 1024
 MAX_VALUES = 1 << 33
@@ -42,11 +46,14 @@ class Table(NamedTuple):
     lines: list[int]
     """The line of the file on which each row ends."""
 
+    places: dict[str, int]
+    """Where the column of each name is."""
+
     def column(self, name: str) -> list[str]:
         """Return the stripped cells of the column of this name."""
-        if name not in self.header:
+        if name not in self.places:
             unknown(f"column of '{self.file}' named", name, self.header)
-        place = self.header.index(name)
+        place = self.places[name]
         return [row[place].strip() for row in self.rows]
 
 
@@ -66,7 +73,7 @@ def load_csv(
     """
     table = _read(file)
     if label is None:
-        raise UserError(f"csv needs label=COLUMN, one of the columns of '{file}': {', '.join(table.header)}")
+        raise UserError(f"csv needs label=COLUMN, one of the columns of '{file}': {listed(table.header)}")
     check(words is None or text is not None, f"words={words} of csv needs text=COLUMN, whose words are to be hashed")
     check(text != label, f"text and label of csv must be two columns, got '{label}' for both")
     y, classes = _classes(table, label)
@@ -81,7 +88,7 @@ def load_csv(
 
 
 def _read(file: Path) -> Table:
-    check(file.is_file(), f"there is no file '{file}'")
+    check(os.path.isfile(file), f"there is no file '{file}'")
     # A spreadsheet writes a mark in front, which is no part of the first column's name.
     reader = csv.reader(io.StringIO(_decoded(file), newline=""), strict=True)
     rows, lines = [], []
@@ -93,7 +100,8 @@ def _read(file: Path) -> Table:
     except csv.Error as error:
         raise UserError(f"line {reader.line_num} of '{file}' is not comma-separated text: {error}") from None
     check(bool(rows), f"'{file}' is empty; its first line must name the columns")
-    table = Table(file, [" ".join(name.split()) for name in rows[0]], rows[1:], lines[1:])
+    header = [" ".join(name.split()) for name in rows[0]]
+    table = Table(file, header, rows[1:], lines[1:], {name: place for place, name in enumerate(header)})
     _check_header(table)
     _check_rows(table)
     return table
@@ -114,7 +122,7 @@ def _decoded(file: Path) -> str:
 
 def _check_header(table: Table) -> None:
     named = [name for name in table.header if name]
-    twice = next((name for name in named if named.count(name) > 1), None)
+    twice = next((name for name, times in Counter(named).items() if times > 1), None)
     check(twice is None, f"two columns of '{table.file}' are named '{twice}'; rename one")
     check(
         not all(_is_number(name) for name in named),
@@ -160,6 +168,7 @@ def _hashed(table: Table, name: str, words: int) -> Tensor:
         f"words={words} for {len(texts)} rows would be {words * len(texts)} values, but at most {MAX_VALUES} are "
         f"allowed; ask for fewer words",
     )
+    check_fits(words * len(texts), f"'{table.file}' with words={words}", "ask for fewer words")
     hashing = HashingVectorizer(n_features=words, token_pattern=WORD, norm=None, alternate_sign=False)
     counts = hashing.transform(texts)
     counts.data = np.minimum(counts.data, LARGEST_COUNT)
@@ -183,12 +192,12 @@ def _floats(table: Table, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
             f"line {table.lines[bad]} of '{table.file}' has '{_shown(cells[bad])}' in column '{name}', which is no "
             f"finite number; for a column of text add text={name}"
         )
-    return np.array(cells, np.float64)
+    return np.array([float(cell) for cell in cells])  # numpy reads fewer ways to write a number than Python does
 
 
 def _is_number(cell: str) -> bool:
     try:
-        return bool(np.isfinite(float(cell)))
+        return math.isfinite(float(cell))
     except ValueError:
         return False
 

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import torch
 
+from manyhands.data.memory import check_fits
 from manyhands.data.split import Dataset, Split
 from manyhands.errors import check
 from manyhands.spec import build
@@ -98,6 +99,7 @@ class Tweets:
             f"tweets would hold {values} values, but at most {MAX_VALUES} are allowed; "
             f"ask for fewer samples, words, users or accounts",
         )
+        check_fits(values, "tweets", "ask for fewer samples, words, users or accounts")
 
 
 class Network(NamedTuple):

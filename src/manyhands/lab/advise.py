@@ -74,7 +74,8 @@ def advise(
     """Find the soonest ways to an accuracy, on this host or a cluster: predicted times, costs, reasons and commands.
 
     One worker is really trained until it is there, which tells how many steps that takes; the noise of its gradient
-    tells what other batches take, and what seems best is trained too while the budget lasts.
+    tells what other batches take, and what seems best is trained too while the budget lasts, which ends a training that
+    is under way. To measure the noise and to predict steps takes time besides.
 
     >>> advise("mlp", 0.9, cluster="ethernet-10g")  # doctest: +SKIP
     """
@@ -196,7 +197,7 @@ class _Adviser:
         trainings = [first]
         while asked.in_time and len(trainings) < SEEDS and trainings[-1].steps is not None:
             again = self._trainer.train(recipe, len(trainings), most, asked.until_s)
-            if again.steps is None and not asked.in_time:
+            if again.steps is None and not asked.in_time and again.made < most:
                 break  # the budget has ended it, which says nothing about the seed
             trainings.append(again)
         root = self._network.task.optimizer not in ("sgd", "momentum")
@@ -213,8 +214,11 @@ class _Adviser:
     def _train_all(self, recipe: Recipe, most_steps: int) -> list[Training]:
         """Train with one seed after the other while there is time, and no more where one does not get there."""
         found: list[Training] = []
-        while len(found) < SEEDS and (not found or (self._asked.in_time and found[-1].steps is not None)):
-            found.append(self._trainer.train(recipe, len(found), most_steps))
+        while len(found) < SEEDS and self._asked.in_time and (not found or found[-1].steps is not None):
+            training = self._trainer.train(recipe, len(found), most_steps, self._asked.until_s)
+            if training.steps is None and not self._asked.in_time and training.made < most_steps:
+                break  # the budget has ended it, which says nothing about the recipe
+            found.append(training)
         return found
 
     def _tell(self, pulse: TrainingPulse) -> None:

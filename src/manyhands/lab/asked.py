@@ -5,34 +5,22 @@ import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from manyhands import facts, launch, sync
 from manyhands.config import plain_words, read_toml
-from manyhands.errors import UserError, check, unknown
+from manyhands.errors import UserError, check, shown
 from manyhands.lab.budget import parse_duration
+from manyhands.lab.defaults import BELONG_TO_CELLS, BUDGET, SET_BY_SWEEP, THREADS, cut_list
+from manyhands.lab.trial import try_steps
 from manyhands.launch.environment import outer_world
 from manyhands.record import Kind
 from manyhands.request import resolve
 from manyhands.run import preflight
 from manyhands.tasks import Task, load
 from manyhands.tasks.load import check_not_importing, spec_of
-
-KINDS: tuple[Kind, ...] = get_args(Kind)
-BUDGET = "5m"
-THREADS = 2
-BELONG_TO_CELLS = {
-    "engine": "engines",
-    "sync": "syncs",
-    "batch_size": "batch_sizes",
-    "batch_per_worker": "batch_sizes",
-    "image_size": "image_sizes",
-}
-"""Settings of a run that differ from cell to cell, and the option that takes several."""
-SET_BY_SWEEP = {*BELONG_TO_CELLS, "trace", "eval_every", "checkpoint_every", "keep"}
-"""Settings of a run that a sweep sets itself."""
 
 Count = Annotated[int, Field(ge=1)]
 AtLeast0 = Annotated[int, Field(ge=0)]
@@ -57,6 +45,9 @@ class Asked(BaseModel):
     threads: Count = THREADS
     """Worker threads in each process of engine hybrid."""
     budget: str = BUDGET
+    """Time that it may take; empty where steps and repeats are given, which take as long as they take."""
+    over_budget: bool = False
+    """Whether to run every cell once even if that takes longer."""
     steps: AtLeast0 = 0
     """Steps of each run; 0 where epochs are given, or to be chosen."""
     epochs: AtLeast0 = 0
@@ -66,15 +57,12 @@ class Asked(BaseModel):
     replicate: int
     own_epochs: int
     """Epochs that the task itself would train."""
+    step_s: float = 0.0
+    """About what a step of one worker alone takes, of the largest images."""
     samples: int = 0
     """Training samples, those that are repeated included."""
     options: dict[str, Any]
     """What every run is given besides."""
-
-    @property
-    def budget_s(self) -> float:
-        """The time that the sweep may take."""
-        return parse_duration(self.budget)
 
     @property
     def needs_pilot(self) -> bool:
@@ -98,16 +86,10 @@ class Asked(BaseModel):
     @field_validator("workers", "engines", "syncs", "batch_sizes", "image_sizes", mode="before")
     @classmethod
     def _cut(cls, value: Any) -> Any:
-        """Cut a text at its commas; `ratio=0.01` goes on with the strategy before it."""
-        if not isinstance(value, str):
-            return value if isinstance(value, list | tuple) else [value]
-        parts: list[str] = []
-        for part in value.split(","):
-            if parts and "=" in part.partition(":")[0]:
-                parts[-1] += f",{part}"
-            else:
-                parts.append(part.strip())
-        return parts
+        """Cut a text at its commas."""
+        if isinstance(value, str):
+            return cut_list(value)
+        return value if isinstance(value, list | tuple) else [value]
 
     @field_validator("workers", mode="after")
     @classmethod
@@ -122,7 +104,7 @@ class Asked(BaseModel):
 
 ASKED_FOR = (
     *("workers", "engines", "syncs", "batch_sizes", "image_sizes", "threads"),
-    *("budget", "steps", "epochs", "repeats"),
+    *("budget", "over_budget", "steps", "epochs", "repeats"),
 )
 """What a user may say of a sweep; all else are settings of its runs."""
 
@@ -131,13 +113,6 @@ def check_may_start() -> None:
     """Refuse to start a sweep inside another run."""
     check_not_importing()
     check(outer_world() is None, "a sweep starts its own workers; run it without mpiexec, srun or torchrun")
-
-
-def check_kind(kind: str) -> Kind:
-    """Return the kind of scaling that is meant."""
-    if kind not in KINDS:
-        unknown("kind of scaling", kind, KINDS)
-    return "strong" if kind == "strong" else "weak"
 
 
 def ask(kind: Kind, name: str, options: Mapping[str, Any]) -> Asked:
@@ -162,7 +137,7 @@ def ask(kind: Kind, name: str, options: Mapping[str, Any]) -> Asked:
         }
     )
     _check_choices(asked, given)
-    return asked.model_copy(update={"samples": _count_samples(asked, own)})
+    return asked.model_copy(update={**_try(asked, own), **({} if asked.needs_pilot else {"budget": ""})})
 
 
 def spec_of_task(task: str | Task) -> str:
@@ -203,7 +178,7 @@ def _make(values: Mapping[str, Any]) -> Asked:
         name, says = str(first["loc"][0]), plain_words(first["msg"])
         if name == "batch_sizes":
             says = "must be whole numbers of at least 1, or 'full'"
-        raise UserError(f"{name.replace('_', '-')} {says}, got {first['input']!r}") from None
+        raise UserError(f"{name.replace('_', '-')} {says}, got {shown(first['input'])}") from None
 
 
 def _check_settings(settings: Mapping[str, Any]) -> None:
@@ -233,12 +208,15 @@ def _check_choices(asked: Asked, given: Mapping[str, Any]) -> None:
     check(asked.engines != ("serial",), "engine serial is what every sweep compares with; name another one too")
 
 
-def _count_samples(asked: Asked, task: Task) -> int:
-    """Try a step with each image size, as one worker alone would make it; return how many samples there are."""
+def _try(asked: Asked, task: Task) -> dict[str, Any]:
+    """Try steps with each image size, as one worker alone would make them; tell how long they take, and the samples."""
     alone = {**asked.options, "engine": "serial", "batch_size": asked.batch_sizes[0]}
+    step_s = [0.0]
     for size in asked.image_sizes:
-        samples = len(preflight(resolve(asked.task, {**alone, "image_size": size}, task), task).data.train)
-    return samples
+        config = resolve(asked.task, {**alone, "image_size": size}, task)
+        ready = preflight(config, task)
+        step_s += [try_steps(config, ready, fewest=1).least_s] if asked.needs_pilot else []
+    return {"samples": len(ready.data.train), "step_s": max(step_s)}
 
 
 def _line(item: tuple[str, Any]) -> str:

@@ -4,22 +4,27 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from manyhands import facts, launch
 from manyhands.config import RunConfig
 from manyhands.errors import UserError, check, unknown
+from manyhands.lab.budget import END_S, Clock
+from manyhands.lab.budget import START_S as PROCESS_START_S
 from manyhands.lab.calibration_calls import SIZES, joined_calls
 from manyhands.lab.calibration_cores import time_cores
 from manyhands.lab.calibration_counts import Counts, count
-from manyhands.lab.calibration_fits import MODELS, comm_costs
+from manyhands.lab.calibration_fits import comm_costs
+from manyhands.lab.calibration_plan import Schedule, Stage, stages_of
 from manyhands.lab.calibration_steps import added_steps, joined_steps
 from manyhands.lab.calibration_worker import Ask, calibrate_rank
+from manyhands.lab.defaults import MODELS
+from manyhands.lab.trial import try_steps
 from manyhands.launch.base import Observer
 from manyhands.launch.environment import outer_world
 from manyhands.model.undisturbed import undisturbed
+from manyhands.others import others_of, worst
 from manyhands.record import Pulse, RunDir, write_atomically
 from manyhands.record.calibration import (
     Calibration,
@@ -32,6 +37,7 @@ from manyhands.record.calibration import (
     machine_name,
     open_calibration,
 )
+from manyhands.record.files import alone_in
 from manyhands.replica.traits import traits_of
 from manyhands.request import absolute, resolve
 from manyhands.run import Ready, preflight
@@ -40,14 +46,8 @@ from manyhands.tasks.load import check_not_importing
 from manyhands.training import Job
 
 ENGINES = ("threads", "mpi")
-START_S = {"threads": 0.5, "mpi": 5.0, "torch": 5.0}
-"""What it takes to start an engine's ranks, roughly."""
-LEAST_S = 0.5
-"""The least time to measure anything on a visit."""
-VISITS, MOST_STARTS = 2, 0.25
-"""How often all is measured, if starting ranks so often takes no more than this share of the time."""
-ALONE, CROWD, CALLS = 2.0, 2.5, 1.5
-"""How the time is shared out: steps of one worker, steps of several at once, calls between them."""
+FITS = 0.5
+"""Time to fit what was measured and to end, as a share of what a process takes to start."""
 MOST_POINTS = 10
 """Numbers of rows to measure; where halves would be more, the rows are quartered."""
 BUSY_PER_S = 30.0
@@ -70,23 +70,8 @@ class _Measured(NamedTuple):
     ready: Ready
     rows: list[int]
     counts: Counts
-
-
-@dataclass(frozen=True)
-class _Stage:
-    """One launch of a calibration."""
-
-    label: str
-    engine: str
-    ranks: int
-    task: str
-    steps_weight: float
-    calls_weight: float = 0.0
-
-    @property
-    def weight(self) -> float:
-        """Its share of the time, in parts."""
-        return self.steps_weight + self.calls_weight
+    steps_s: float
+    """What one step with each number of rows takes, all of them together."""
 
 
 def calibrate(
@@ -96,35 +81,44 @@ def calibrate(
     engines: Sequence[str] = ENGINES,
     ranks: int = 0,
     budget_s: float = 60.0,
+    over_budget: bool = False,
+    spent_s: float = 0.0,
     sizes: Sequence[int] = (),
     observe: Callable[[Progress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> Calibration:
     """Measure tasks and engines with up to so many ranks (0: the cores); add what came out to the file, and return it.
 
-    `sizes` are the bytes of calls, if not the usual. What is to be said beside progress, such as that other programs
-    disturbed it, is said in sentences.
+    The budget counts from when the command was given, `spent_s` ago; one too short to measure everything once is
+    refused, unless it may be exceeded. `sizes` are the bytes of calls, if not the usual. What is to be said beside
+    progress, such as that other programs disturbed it, is said in sentences.
 
     >>> calibrate(["mlp"], path=Path("here.json"))  # doctest: +SKIP
     """
+    clock = Clock(budget_s, spent_s)
     check_not_importing()
     check(outer_world() is None, "calibrate starts its own workers; run it without mpiexec, srun or torchrun")
     engines = list(dict.fromkeys(engines))
     _check_engines(engines)
     most = _most_ranks(ranks)
-    before = _before(path, say)
+    _before(path, say)
     measured = {absolute(name): _prepare(name, engines, most) for name in dict.fromkeys(task_names)}
     _check_writable(path)
-    stages = _stages(list(measured), engines, crowds(most))
+    stages = stages_of(list(measured), engines, crowds(most))
+    start_s = clock.elapsed_s + (0.0 if spent_s else PROCESS_START_S)
+    clock.reserve_s = END_S + FITS * start_s
+    schedule = Schedule(clock, start_s, {name: own.steps_s for name, own in measured.items()})
+    if not over_budget:
+        schedule.check_budget(stages)
     observe(Progress("cores", 0.0))
-    began_s = time.perf_counter()
     cores = time_cores(facts.cores())
-    left_s = budget_s - (time.perf_counter() - began_s)
-    found = _launch_all(stages, measured, sizes or SIZES, left_s, observe)
+    found = _launch_all(stages, measured, sizes or SIZES, schedule, observe)
     newer = _gather(stages, measured, found, cores)
     say_if_busy(newer, say)
-    whole = before.joined(newer) if before is not None else newer
-    write_atomically(path, whole.model_dump_json() + "\n")
+    with alone_in(path.parent):  # another calibration may have added to the file meanwhile
+        before = _before(path, lambda sentence: None)
+        whole = before.joined(newer) if before is not None else newer
+        write_atomically(path, whole.model_dump_json() + "\n")
     return whole
 
 
@@ -175,7 +169,13 @@ def _before(path: Path, say: Callable[[str], None]) -> Calibration | None:
 
 
 def say_if_busy(calibration: Calibration, say: Callable[[str], None]) -> None:
-    """Say that other programs disturbed steps that wait for nobody, if they did so often."""
+    """Say that other programs used the cores while all was measured, or disturbed steps that wait for nobody often."""
+    if calibration.others is not None and calibration.others.disturbed:
+        say(
+            f"{calibration.others} during the calibration, so that times are too long and vary too much; "
+            "calibrate again while the machine is quiet"
+        )
+        return
     points = [point for costs in calibration.tasks.values() for point in costs.points]
     points += [each.silent for each in calibration.contention if each.engine != "threads"]  # who wait for a lock
     per_s = statistics.median(0.01 * each.disturbed_pct / (1e-3 * undisturbed(each.compute_ms)) for each in points)
@@ -213,45 +213,36 @@ def _prepare(name: str, engines: Sequence[str], most: int) -> _Measured:
     )
     shares = {batch // ranks for ranks in crowds(most) if batch // ranks >= least}  # of workers that share the batch
     rows = sorted(shares.union(row_points(batch, samples, least)))
-    return _Measured(task, config, ready, rows, count(ready.replica, config, ready.data.train))
-
-
-def _stages(names: Sequence[str], engines: Sequence[str], sharing: Sequence[int]) -> list[_Stage]:
-    """List the launches: each task alone, then with each engine and number of ranks; calls are timed once in each."""
-    stages = [_Stage(f"{Path(name).name}, one worker", "serial", 1, name, ALONE) for name in names]
-    for engine in engines:
-        for ranks in sharing:
-            for i, name in enumerate(names):
-                label = f"{Path(name).name}, {engine} ×{ranks}"
-                stages.append(_Stage(label, engine, ranks, name, CROWD, CALLS if i == 0 else 0.0))
-    return stages
+    counts = count(ready.replica, config, ready.data.train)
+    steps_s = try_steps(config, ready, fewest=1).least_s * sum(rows) / batch
+    return _Measured(task, config, ready, rows, counts, steps_s)
 
 
 def _launch_all(
-    stages: Sequence[_Stage],
+    stages: Sequence[Stage],
     measured: dict[str, _Measured],
     sizes: Sequence[int],
-    budget_s: float,
+    schedule: Schedule,
     observe: Callable[[Progress], None],
 ) -> list[list[dict[str, Any]]]:
     """Visit every stage, and all of them once more where that costs little: machines change within a minute.
 
-    Calls, of which a slow link makes few, are timed on the first visit alone.
+    Calls, of which a slow link makes few, are timed on the first visit alone. A second visit for which no time is left
+    is not made.
     """
-    starts_s = sum(START_S.get(stage.engine, 0.0) for stage in stages)
-    visits = VISITS if VISITS * starts_s <= MOST_STARTS * budget_s else 1
-    again = [replace(stage, calls_weight=0.0) for stage in stages] * (visits - 1)
-    stages = [replace(stage, calls_weight=visits * stage.calls_weight) for stage in stages]
-    total = sum(stage.weight for stage in [*stages, *again])
-    second = max(LEAST_S, (budget_s - visits * starts_s) / total)  # of each part
+    visits = schedule.visits(stages)
+    total = sum(stage.weight for stage in visits)
     found: dict[int, list[dict[str, Any]]] = {}
     done = 0.0
-    for i, stage in enumerate([*stages, *again]):
-        share = stage.weight / total
+    for i, stage in enumerate(visits):
+        before = found.get(i % len(stages), [])
+        if before and schedule.least_s(stage) > schedule.clock.left_s:
+            break
+        share, second_s, began_s = stage.weight / total, schedule.second_s(visits[i:]), time.perf_counter()
         observe(Progress(stage.label, done))
         told = _watcher(stage, done, share, observe)
-        before = found.get(i % len(stages), [])
-        seen = _launch(stage, measured[stage.task], sizes, second, told, before)
+        seen = _launch(stage, measured[stage.task], sizes, second_s, told, before)
+        schedule.note(stage, time.perf_counter() - began_s, second_s)
         num_hosts(seen)
         found[i % len(stages)] = [_added(*each) for each in zip(before, seen, strict=True)] if before else seen
         done += share
@@ -264,7 +255,7 @@ def _added(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     return {**before, "steps": [added_steps(*each) for each in zip(before["steps"], after["steps"], strict=True)]}
 
 
-def _watcher(stage: _Stage, done: float, share: float, observe: Callable[[Progress], None]) -> Observer:
+def _watcher(stage: Stage, done: float, share: float, observe: Callable[[Progress], None]) -> Observer:
     def told(pulse: Pulse) -> None:
         observe(Progress(stage.label, done + share * pulse.step / pulse.steps))
 
@@ -272,7 +263,7 @@ def _watcher(stage: _Stage, done: float, share: float, observe: Callable[[Progre
 
 
 def _launch(
-    stage: _Stage,
+    stage: Stage,
     own: _Measured,
     sizes: Sequence[int],
     second: float,
@@ -293,7 +284,7 @@ def _launch(
 
 
 def _gather(
-    stages: Sequence[_Stage],
+    stages: Sequence[Stage],
     measured: dict[str, _Measured],
     found: Sequence[Sequence[dict[str, Any]]],
     cores: CoreTimes,
@@ -330,6 +321,7 @@ def _gather(
         comms={engine: comm_costs(engine, points, made, hosts[engine]) for engine, points in calls.items()},
         contention=contention,
         cores=cores,
+        others=worst(others_of([own["use"] for own in ranks]) for ranks in found),
     )
 
 
@@ -355,7 +347,7 @@ def _task_costs(
 
 
 def _contention(
-    stage: _Stage, hosts: int, costs: TaskCosts, times: RowTimes, silent: RowTimes, exchanges: list[CallTimes]
+    stage: Stage, hosts: int, costs: TaskCosts, times: RowTimes, silent: RowTimes, exchanges: list[CallTimes]
 ) -> Contention:
     alone = next(point for point in costs.points if point.rows == times.rows)
     return Contention(

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 from manyhands import facts
+from manyhands.lab.defaults import MODELS
 from manyhands.model.fit_comm import CommModel, Point, fit_comm
 from manyhands.model.host import overhead_s
 from manyhands.model.undisturbed import undisturbed
 from manyhands.record.calibration import CallTimes, CommCosts
 
-MODELS: dict[str, CommModel] = {"threads": "slices", "mpi": "messages", "torch": "messages"}
-"""The engines that can be measured, and the formulas that are fitted to their calls."""
 FASTEST = 1000.0
 """Gigabytes a second beyond which a fit tells nothing but that there is no cost."""
 

@@ -9,6 +9,7 @@ from manyhands.comm import Comm
 from manyhands.lab.calibration_calls import SIZES, GoOn, time_calls
 from manyhands.lab.calibration_hosts import clock_lead_s, host_names, shifted
 from manyhands.lab.calibration_steps import time_steps
+from manyhands.others import CoreMeter
 from manyhands.record import Pulse
 from manyhands.training import Job
 from manyhands.watch import Watch
@@ -33,7 +34,7 @@ class Ask(NamedTuple):
 
 def calibrate_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     """Time calls and steps as one rank of `comm`; return what this rank saw."""
-    ask = Ask(**job.extra)
+    ask, meter = Ask(**job.extra), CoreMeter()
     total_s = ask.calls_s + ask.steps_s
     stopped = False
 
@@ -62,6 +63,7 @@ def calibrate_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     return {
         "status": "interrupted" if stopped else "complete",
         "host": hosts[comm.rank],
+        "use": meter.read(torch.get_num_threads()).to_json(),
         "calls": calls,
         "steps": steps,
     }

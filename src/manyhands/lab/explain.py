@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from math import ceil
 
+from manyhands.lab.defaults import ENOUGH_REPEATS
 from manyhands.lab.losses import Loss
 from manyhands.lab.measured import Measured
 from manyhands.lab.remedies import remedies
 from manyhands.record.sweep import Cause, Cell, Finding, Fit, Kind, Measure, Part, Row
-from manyhands.record.texts import cell_names, count, duration, in_brackets, interval_95, num_bytes, plain
+from manyhands.record.texts import cell_names, count, duration, in_brackets, num_bytes, plain, with_coverage
 
 WORTH_A_SENTENCE_PCT = 0.5
 """Smaller parts are summed up as the rest."""
-ENOUGH_REPEATS = 5
 
 
 def explain(
@@ -32,13 +32,27 @@ def _finding(measured: Measured, row: Row, rows: list[Row], fits: list[Fit]) -> 
         rate = f"{row.samples_per_s.value:,.0f} samples/s"
         return _bare(row, f"{name}: {rate}, with no speed-up to tell", _why_no_speed_up(row, alone))
     loss = Loss(measured, row, alone)
+    disturbance = _disturbance(loss)
     return Finding(
         row=row.cell.key,
         headline=f"{name}: {_headline(measured.kind, row)}",
         parts=[Part(cause=cause, percent=percent) for cause, percent in loss.parts.items()],
-        sentences=[*_sentences(loss), *_doubts(loss)],
-        remedies=remedies(loss, rows, fits),
+        sentences=[*disturbance, *_sentences(loss), *_doubts(loss)],
+        remedies=[] if disturbance else remedies(loss, rows, fits),  # who would blame communication
     )
+
+
+def _disturbance(loss: Loss) -> list[str]:
+    """Say first what other programs took: a rank without a core looks like one that communicates or waits."""
+    row, alone = loss.row, loss.alone
+    if row.others is None or not row.others.disturbed:
+        return []
+    beside = f", and {alone.others.cores:.1f} beside one worker alone" if alone.others else ""
+    said = str(row.others)
+    return [
+        f"{said[0].upper()}{said[1:]} while this was measured{beside}: what follows, communication and waiting above "
+        "all, holds time in which a worker had no core; measure again on a quiet machine."
+    ]
 
 
 def _bare(row: Row, headline: str, *sentences: str) -> Finding:
@@ -54,7 +68,7 @@ def _headline(kind: Kind, row: Row) -> str:
     assert row.speed_up
     assert row.efficiency
     fast = "as fast as one worker" if kind == "strong" else "the samples/s of one worker"
-    interval = in_brackets(interval_95(row.efficiency, 100, 1))
+    interval = in_brackets(with_coverage(row.efficiency, 100, 1))
     lost = f"{100 * (1 - row.efficiency.value):.1f} % of the time was lost"
     if row.efficiency.value > 1:
         lost = f"superlinear, {100 * (row.efficiency.value - 1):.1f} % of the time was won"
@@ -84,10 +98,10 @@ def _doubts(loss: Loss) -> list[str]:
     row = loss.row
     assert row.efficiency
     said = []
-    if row.repeats == 1:
-        said.append(f"1 run cannot tell a loss from noise; {ENOUGH_REPEATS} repeats can.")
+    if row.repeats < ENOUGH_REPEATS:
+        said.append(f"{count(row.repeats, 'run')} cannot tell a loss from noise; {ENOUGH_REPEATS} repeats can.")
     elif row.efficiency.low <= 1 <= row.efficiency.high:
-        interval = in_brackets(interval_95(row.efficiency, 100, 1))
+        interval = in_brackets(with_coverage(row.efficiency, 100, 1))
         said.append(f"All this is within the noise: the efficiency may as well be 100 %{interval}.")
     if row.oversubscribed:
         said.append(

@@ -168,7 +168,10 @@ def intervals(law: Law, solution: Solution) -> list[Interval]:
     """
     half = _quantile(solution.free) * np.sqrt(np.diag(solution.covariance))
     low, high = (np.clip(solution.centre + side * half, 0, law.most) for side in (-1, 1))
-    return [_around(*bounds) for bounds in zip(solution.parameters, low, high, strict=True)]
+    found = [_around(*bounds) for bounds in zip(solution.parameters, low, high, strict=True)]
+    if solution.free:
+        return found
+    return [each.model_copy(update={"coverage_pct": 0.0}) for each in found]  # as many figures as parameters: no error
 
 
 def _around(value: float, low: float, high: float) -> Interval:

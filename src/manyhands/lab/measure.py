@@ -14,14 +14,17 @@ from pydantic import ValidationError
 
 from manyhands.lab.energy import EnergyMeter
 from manyhands.launch.interrupt import die_with_parent
+from manyhands.others import CoreMeter, others_of
 from manyhands.record import Measure, RunDir, RunRecord
 
 SAYS = "manyhands: "
 """How a line on stderr begins that says why a command failed."""
+TOO_LONG = "and was ended"
+"""How the reason of a run ends that took too long."""
 STOP_GRACE_S = 5.0
 """How long a run may take to end its ranks by itself before all its processes are killed."""
 SECOND_SIGNAL_S = 0.3
-"""A first SIGTERM asks a run to finish its step, a second one to stop at once; Python must see them one by one."""
+"""SIGTERM asks a run to finish its step, SIGINT after that to stop at once; Python must see them one by one."""
 
 
 def measure(
@@ -31,11 +34,11 @@ def measure(
 
     The run's folder, without the weights, stays in `out`.
     """
-    meter = EnergyMeter()
+    meter, cores = EnergyMeter(), CoreMeter(children=True)
     try:
         status, stdout, stderr = _run(_command(task, options, out), timeout_s)
     except subprocess.TimeoutExpired:
-        return Measure(cell=cell, repeat=repeat, failed=f"took longer than {timeout_s:.0f} s and was ended")
+        return Measure(cell=cell, repeat=repeat, failed=f"took longer than {timeout_s:.0f} s {TOO_LONG}")
     except OSError as error:
         return Measure(cell=cell, repeat=repeat, failed=f"could not be started: {error.strerror}")
     energy_j = meter.joules()
@@ -47,6 +50,8 @@ def measure(
         return Measure(cell=cell, repeat=repeat, failed="ended without a record that can be read")
     RunDir(out / record.id).model.unlink(missing_ok=True)  # a sweep is not for keeping weights
     found = figures(record)
+    if found.others is None:  # too short a run to tell, but its process took longer
+        found.others = others_of([cores.read(len(record.ranks) * max(1, record.blas_threads)).to_json()])
     return found.model_copy(
         update={"cell": cell, "repeat": repeat, "run": f"{out.name}/{record.id}", "energy_j": energy_j}
     )
@@ -89,8 +94,8 @@ def _end(child: "subprocess.Popen[str]") -> None:
     """Ask a run to stop, then kill it, and what it has started."""
     started = _descendants(child.pid)
     try:
-        for grace_s in (SECOND_SIGNAL_S, STOP_GRACE_S):
-            child.terminate()
+        for number, grace_s in ((signal.SIGTERM, SECOND_SIGNAL_S), (signal.SIGINT, STOP_GRACE_S)):
+            child.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(grace_s)
     finally:  # a second Ctrl-C comes here at once
@@ -146,4 +151,6 @@ def figures(record: RunRecord) -> Measure:
         test_loss=record.test_loss,
         test_accuracy=record.test_accuracy,
         max_rss_bytes=max(rank.max_rss_bytes for rank in record.ranks),
+        warnings=record.warnings,
+        others=record.others,
     )

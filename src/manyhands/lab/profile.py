@@ -10,9 +10,11 @@ from manyhands import facts, launch, sync, tasks
 from manyhands.beat import WARM_UP
 from manyhands.config import RunConfig
 from manyhands.errors import check
+from manyhands.lab.defaults import PROFILE_S, TRACE
 from manyhands.lab.lens import Pace, profile_rank
 from manyhands.lab.trial import Trial, try_steps
 from manyhands.launch.base import Observer
+from manyhands.launch.failures import sharing_failures
 from manyhands.plan import Plan
 from manyhands.record import (
     FunctionRow,
@@ -22,25 +24,19 @@ from manyhands.record import (
     RunDir,
     RunRecord,
     new_id,
-    open_run,
     write_atomically,
 )
 from manyhands.request import resolve
-from manyhands.run import ignore, preflight
+from manyhands.run import ignore, opened, try_step
 from manyhands.tasks import Task
 from manyhands.tasks.load import check_not_importing, name_of
+from manyhands.thread_trial import with_chosen_threads
 from manyhands.training import Job
 
-PROFILE = "profile.json"
-"""The file in a run's folder that holds the profile."""
-SECONDS = 4.0
-"""How long the steps of a profile take together, if neither steps nor epochs were asked for."""
 COST = 0.01
 """The share of a run that timing may add."""
 NOTE_S = 1e-6
 """What a note of a call costs at the most: 0.2 µs in a tight loop, more where caches are full of other things."""
-TRACE = 20
-"""Steps in the timeline, if not asked for otherwise: fewer in a short run."""
 FEWEST, MOST = 50, 20_000
 """Steps that a profile chooses by itself."""
 FEWEST_TIMED = 10
@@ -51,6 +47,7 @@ FEWEST_AFTER = 2 * LEAST_STRIDE + 1
 """Steps after the warm-up and those drawn, so that two of them can be timed."""
 
 
+@sharing_failures()
 def profile(
     task: str | Task,
     *,
@@ -69,7 +66,10 @@ def profile(
     check(config.engine != "sim", "a profile is of real time, of which engine sim has none; choose another engine")
     accept(config)
     launcher = launch.make(config.engine)
-    ready = preflight(config, own)
+    launcher.check(config)
+    launcher.agree("")  # ranks that were started from outside meet before one reads much data
+    ready = try_step(config, own)
+    config = with_chosen_threads(config, ready.data, ready.replica)
     # Each process of an mpiexec from outside has tried its own steps; the first one's decide for all.
     tried = Trial(*json.loads(launcher.agree(json.dumps(try_steps(config, ready)))))
     config = _with_length(config, tried, options)
@@ -77,20 +77,19 @@ def profile(
     pace = pace_of(config, plan.steps, tried)
     sync.make(config.sync).check_run(config, plan.steps, plan.steps_per_epoch)
     run = RunDir(Path(out) / launcher.agree(new_id(config)))
-    if launcher.leads:
-        open_run(run, config)
-    job = Job(config, run, task=own, data=ready.data, read_s=ready.read_s, extra=pace._asdict())
-    found = launcher.launch(profile_rank, job, observe)[0]["ranks"]
-    record = _record(plan, run, found)
-    if launcher.leads:
-        write_atomically(run.path / PROFILE, record.model_dump_json(indent=2) + "\n")
+    with opened(run, config, launcher):
+        job = Job(config, run, task=own, data=ready.data, read_s=ready.read_s, extra=pace._asdict())
+        found = launcher.launch(profile_rank, job, observe)[0]["ranks"]
+        record = _record(plan, run, found)
+        if launcher.leads:
+            write_atomically(run.profile, record.model_dump_json(indent=2) + "\n")
     return record
 
 
 def _with_length(config: RunConfig, tried: Trial, options: dict[str, Any]) -> RunConfig:
     """Choose the steps, and how many of them to draw, where the user did not."""
     if not options.get("steps") and options.get("epochs") is None:
-        steps = min(MOST, max(FEWEST, round(SECONDS / tried.step_s)))
+        steps = min(MOST, max(FEWEST, round(PROFILE_S / tried.step_s)))
         config = config.model_copy(update={"steps": steps})
     if options.get("trace") is None:
         trace = min(TRACE, max(0, config.steps - WARM_UP - FEWEST_AFTER) // 2) if config.steps else TRACE
@@ -139,6 +138,7 @@ def _record(plan: Plan, run: RunDir, found: Sequence[dict[str, Any]]) -> Profile
         evaluations=-(-whole.steps // each),
         steps_per_evaluation=each,
         trace=run.trace.name if plan.config.trace else "",
+        others=whole.others,
         ranks=[
             _rank(whole, rank, own["record"] if rank < plan.config.size else {}, own["profile"])
             for rank, own in enumerate(found)

@@ -9,9 +9,9 @@ from manyhands import launch, spec, sync
 from manyhands.errors import UserError
 from manyhands.lab.losses import Loss
 from manyhands.lab.rows import rates
-from manyhands.lab.stats import median, paired
+from manyhands.lab.stats import median, paired, through
 from manyhands.record.sweep import Cause, Cell, Fit, Interval, Remedy, Row
-from manyhands.record.texts import count, in_brackets, interval_95
+from manyhands.record.texts import count, in_brackets, with_coverage
 from manyhands.sync.base import check_features
 
 MOST = 3
@@ -139,7 +139,7 @@ def _crowd_gain_pct(loss: Loss, workers: int, fits: list[Fit]) -> float:
     assert loss.row.speed_up
     curve = (loss.cell.series, loss.alone.cell.batch_size, loss.alone.cell.image_size)
     for fit in fits:
-        if fit.law == "amdahl" and (fit.series, fit.batch_size, fit.image_size) == curve:
+        if fit.law == "amdahl" and fit.describes and (fit.series, fit.batch_size, fit.image_size) == curve:
             serial = fit.parameters["serial"].value
             return min(_most_pct(loss), (1 / (serial + (1 - serial) / workers) / loss.row.speed_up.value - 1) * 100)
     weak = loss.measured.kind == "weak"
@@ -189,15 +189,15 @@ def _best(loss: Loss, tried: list[Row]) -> Best | None:
 
 
 def _percent(ratio: Interval) -> Interval:
-    return Interval(**{name: (value - 1) * 100 for name, value in ratio.model_dump().items()})
+    return through(lambda factor: (factor - 1) * 100, ratio)
 
 
 def _remedy(cause: Cause, what: str, gain: Interval | tuple[str, float], command: str, note: str = "") -> Remedy:
     """Return what to do and what it brings: as measured, or as predicted, about or at most."""
     if isinstance(gain, Interval):
         # What may be noise brings nothing that one could count on.
-        gain_pct = gain.value if gain.low > 0 else 0.0
-        interval = in_brackets(interval_95(gain, 1, 1))
+        gain_pct = gain.value if gain.is_known and gain.low > 0 else 0.0
+        interval = in_brackets(with_coverage(gain, 1, 1))
         brings = f"measured here: {gain_pct:.1f} % more samples/s{interval}"
     else:
         about, gain_pct = gain

@@ -7,6 +7,7 @@ import numpy as np
 
 from manyhands.lab import stats
 from manyhands.lab.measured import Measured
+from manyhands.record import Others
 from manyhands.record.sweep import Cell, Interval, Kind, Measure, Row
 
 MEDIANS = (
@@ -43,7 +44,8 @@ def row_of(measured: Measured, cell: Cell) -> Row:
     )
     if not runs:
         return row
-    return row.model_copy(update=_medians(list(runs.values())) | _scaling(cell, speed_up(measured, cell)))
+    figures = _medians(list(runs.values())) | _scaling(measured.kind, cell, speed_up(measured, cell))
+    return row.model_copy(update=figures)
 
 
 def rates(measured: Measured, cell: Cell | None) -> dict[int, float]:
@@ -75,17 +77,30 @@ def _medians(runs: list[Measure]) -> dict[str, object]:
         "epoch_s": float(np.median([run.steps_per_epoch * run.step_ms / 1e3 for run in runs])),
         "max_rss_bytes": int(np.median([run.max_rss_bytes for run in runs])),
         "energy_j": float(np.median(joules)) if joules else None,
+        "others": _middle([run.others for run in runs if run.others is not None]),
     }
 
 
-def _scaling(cell: Cell, speed_up: Interval | None) -> dict[str, object]:
+def _middle(found: list[Others]) -> Others | None:
+    """Return the median, or of an even number the upper one of the two in the middle."""
+    return sorted(found, key=lambda others: others.cores)[len(found) // 2] if found else None
+
+
+def _scaling(kind: Kind, cell: Cell, speed_up: Interval | None) -> dict[str, object]:
     if speed_up is None:
         return {}
     efficiency = partial(stats.efficiency, workers=cell.size)
-    karp_flatt = partial(stats.karp_flatt, workers=cell.size)
     return {
         "speed_up": speed_up,
         "efficiency": stats.through(efficiency, speed_up),
         "improvement_pct": stats.improvement_pct(speed_up.value),
-        "karp_flatt": stats.through(karp_flatt, speed_up) if cell.size > 1 else None,
+        "karp_flatt": _karp_flatt(speed_up, cell.size) if kind == "strong" else None,
     }
+
+
+def _karp_flatt(speed_up: Interval, workers: int) -> Interval | None:
+    """Return the serial share, where there can be one: of several workers, neither slower than one nor superlinear."""
+    if not workers > 1 or not 1 <= speed_up.value <= workers:
+        return None
+    found = stats.through(partial(stats.karp_flatt, workers=workers), speed_up)
+    return found.model_copy(update={"low": max(0.0, found.low), "high": min(1.0, found.high)})

@@ -118,8 +118,8 @@ def parts_path(calibration: Path) -> Path:
 
 def _read(path: Path | None, made: str) -> Parts:
     """Return what is kept of this calibration, if anything can be read."""
-    with contextlib.suppress(OSError, ValidationError, UnicodeDecodeError):
-        kept = Parts.model_validate_json(path.read_text()) if path else Parts(made=made)
+    with contextlib.suppress(OSError, ValidationError):
+        kept = Parts.model_validate_json(path.read_bytes()) if path else Parts(made=made)
         if kept.made == made:
             return kept
     return Parts(made=made)

@@ -29,8 +29,11 @@ class Training:
     target_accuracy: float | None
     _known: Known = field(default_factory=dict)
 
-    def check(self, specs: Sequence[str], points: Sequence[Point]) -> None:
-        """Refuse what cannot be trained, before anything is; the most workers are the most likely to be too many."""
+    def check(self, specs: Sequence[str], points: Sequence[Point]) -> list[str]:
+        """Refuse what cannot be trained, before anything is; the most workers are the most likely to be too many.
+
+        Return what is to be said of the answers, where they are not those of one worker.
+        """
         target, most = self.target_accuracy, max(points, key=lambda point: point.workers)
         check(
             target is None or 0 < target <= 1, f"target-accuracy must be above 0 and at most 1, as 0.97, got {target}"
@@ -39,8 +42,8 @@ class Training:
             most.workers <= MOST_RANKS,
             f"--train takes at most {MOST_RANKS:,} workers, got {most.workers:,}; name fewer",
         )
-        for spec in specs:
-            prepare(self.task, most.workers, sync=spec, **self._options(most))
+        ready = [prepare(self.task, most.workers, sync=spec, **self._options(most)).ready for spec in specs]
+        return list(dict.fromkeys(sentence for each in ready for sentence in each.warnings))
 
     def run(
         self, point: Point, row: SimulationRow, folder: Path | None, observe: Callable[[Pulse], None]

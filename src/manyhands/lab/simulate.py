@@ -10,7 +10,7 @@ from typing import Any, Literal
 from manyhands import facts, tasks
 from manyhands.errors import check, unknown
 from manyhands.lab.calibrate import say_if_busy
-from manyhands.lab.calibration_fits import MODELS
+from manyhands.lab.defaults import MODELS
 from manyhands.lab.folders import kept_if_used
 from manyhands.lab.sim_asked import (
     MOST_FOLLOWED,
@@ -71,6 +71,7 @@ class _Asked:
     points: list[Point]
     alone: Alone
     training: Training | None
+    warnings: list[str]
     cluster_name: str
     command: str
     begun: float
@@ -148,10 +149,11 @@ def simulate(
     for spec in specs:
         predictor.check(spec, points)
     training = None if train is None else Training(predictor, task, dict(train), target_accuracy)
-    if training is not None:
-        training.check(specs, points)
+    warnings = [] if training is None else training.check(specs, points)
+    for sentence in warnings:
+        say(sentence)
     alone = Alone.of(predictor, batch_per_worker or whole)
-    asked = _Asked(predictor, specs, points, alone, training, called, command, begun)
+    asked = _Asked(predictor, specs, points, alone, training, warnings, called, command, begun)
     with kept_if_used(out, task) if out is not None else nullcontext() as kept_in:
         return _simulate(asked, None if kept_in is None else SimulationDir(kept_in), observe)
 
@@ -261,6 +263,7 @@ def _keep(
         target_accuracy=asked.training.target_accuracy if asked.training else None,
         trained=found.trained,
         failed=found.failed,
+        warnings=asked.warnings,
         machine=known.machine,
         calibrated=known.made,
         versions=facts.versions(),

@@ -1,31 +1,47 @@
 """A sweep: every cell measured several times, in turn, so that what changes on the machine meets all of them alike."""
 
 import shutil
-import signal
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType
-from typing import Any, Literal, NamedTuple, NoReturn, final
+from typing import Any, Literal, NamedTuple, final
 
-from manyhands import facts, tasks
-from manyhands.errors import UserError, check
+from manyhands import facts
+from manyhands.errors import UserError
 from manyhands.lab.analyse import analyse
-from manyhands.lab.asked import Asked, ask, check_kind, check_may_start, spec_of_task
-from manyhands.lab.budget import Pilot, choose, choose_repeats
-from manyhands.lab.cells import make_cells, num_steps, own_steps, run_options, why_not
-from manyhands.lab.measure import measure
+from manyhands.lab.asked import Asked, ask, check_may_start, spec_of_task
+from manyhands.lab.budget import (
+    MAX_REPEATS,
+    MIN_REPEATS,
+    Choice,
+    Clock,
+    Pilot,
+    around_pilot,
+    choose,
+    fitting,
+    steps_of_pilot,
+)
+from manyhands.lab.cells import make_cells, num_steps, own_steps, run_options
+from manyhands.lab.defaults import check_kind
+from manyhands.lab.measure import TOO_LONG, measure
 from manyhands.lab.store import append_measure, open_sweep, read_measures, read_record, sweep_to_resume
+from manyhands.lab.sweep_checks import (
+    check_not_all,
+    check_nothing_given,
+    ended_by_signals,
+    marks_of,
+    say_if_busy,
+    set_clock,
+    within_budget,
+)
+from manyhands.lab.sweep_observer import NOBODY, PILOT, SweepObserver, SweepPulse
+from manyhands.others import CoreMeter
 from manyhands.record import Cell, Measure, SweepDir, SweepRecord, write_atomically
+from manyhands.record.owner import own
+from manyhands.record.texts import count
 from manyhands.tasks import Task
 
-PILOT = -1
-"""The round before the first repeat."""
-PILOT_STEPS = 20
 PILOT_TIMEOUT_S = 600.0
 TIMEOUT_S = 3600.0
 """How long a run may take of which nothing is known yet."""
@@ -33,34 +49,6 @@ PATIENCE = 10.0
 """How many times as long as expected a run may take, and a minute more."""
 MAX_FAILURES = 2
 """Failures in a row after which a cell is not tried again."""
-
-
-@dataclass(frozen=True)
-class SweepPulse:
-    """How a sweep is doing: what the progress bar shows."""
-
-    cell: Cell
-    repeat: int
-    """From 0; `PILOT` before the first."""
-    repeats: int
-    done: int
-    """Runs that have ended: of the pilot round, or of all repeats."""
-    total: int
-    eta_s: float | None
-    """Seconds left, where that can be told."""
-    measure: Measure | None = None
-    """What has just been measured; None when a run starts."""
-
-
-@dataclass(frozen=True)
-class SweepObserver:
-    """Who is shown how a sweep is doing, and told what they should know."""
-
-    pulse: Callable[[SweepPulse], None] = lambda pulse: None
-    say: Callable[[str], None] = lambda sentence: None
-
-
-NOBODY = SweepObserver()
 
 
 class Swept(NamedTuple):
@@ -87,22 +75,36 @@ def scale(
 
 
 def sweep(
-    kind: str, task: str | Task, *, out: Path, resume: bool | str, observe: SweepObserver, options: Mapping[str, Any]
+    kind: str,
+    task: str | Task,
+    *,
+    out: Path,
+    resume: bool | str,
+    observe: SweepObserver,
+    options: Mapping[str, Any],
+    spent_s: float = 0.0,
 ) -> Swept:
-    """Do as `scale` does, and tell where all is kept: a sweep that is resumed may lie elsewhere than under `out`."""
+    """Do as `scale` does, and tell where all is kept: a sweep that is resumed may lie elsewhere than under `out`.
+
+    The budget counts from when the command was given, which was `spent_s` ago.
+    """
+    clock, cores = Clock(spent_s=spent_s), CoreMeter()
     check_may_start()
     if resume:
-        _check_nothing_given(options)
+        check_nothing_given(options)
         named = resume if isinstance(resume, str) else ""
         folder = sweep_to_resume(out, check_kind(kind), spec_of_task(task), named)
         asked = Asked.from_toml(folder.toml)
-        marks = _marks(asked)
+        marks = marks_of(asked)
+        set_clock(clock, asked)
     else:
         asked = ask(check_kind(kind), spec_of_task(task), options)
-        marks = _marks(asked)
+        marks = marks_of(asked)
+        asked = within_budget(asked, marks, set_clock(clock, asked), clock, observe)
         folder = open_sweep(out, asked)
-    work = _Sweep(folder, asked, marks, observe)
-    with _ended_by_signals():
+    with own(folder.path, f"sweep '{folder.path.name}'", observe.say), ended_by_signals():
+        say_if_busy(cores, asked, observe)
+        work = _Sweep(folder, asked, marks, observe, clock)
         try:
             work.run()
         except KeyboardInterrupt:
@@ -110,78 +112,65 @@ def sweep(
         return Swept(folder, work.finish("complete"))
 
 
-def _check_nothing_given(options: Mapping[str, Any]) -> None:
-    for name, value in options.items():
-        check(value is None, f"a resumed sweep keeps what it was asked for; leave --{name.replace('_', '-')} out")
-
-
-def _marks(asked: Asked) -> dict[str, str]:
-    """Return why cells cannot run, by their keys."""
-    task = tasks.load(asked.task)
-    marks = {cell.key: reason for cell in make_cells(asked) if (reason := why_not(asked, cell, task))}
-    _check_not_all(asked, marks)
-    return marks
-
-
-def _check_not_all(asked: Asked, reasons: Mapping[str, str]) -> None:
-    """Refuse a sweep of which nothing can run but one worker alone."""
-    compared = [cell.key for cell in make_cells(asked) if cell.role == "cell"]
-    if all(key in reasons for key in compared):
-        raise UserError(f"nothing of this sweep can run: {reasons[compared[0]]}")
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM end a sweep as Ctrl-C does; outside the main thread, where Python forbids it, do nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(number: int, frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 @final
 class _Sweep:
     """A sweep that is going on, or goes on again."""
 
-    def __init__(self, folder: SweepDir, asked: Asked, marks: Mapping[str, str], observe: SweepObserver) -> None:
-        self._folder, self._asked, self._observe = folder, asked, observe
-        self._begun = time.perf_counter()
+    def __init__(
+        self, folder: SweepDir, asked: Asked, marks: Mapping[str, str], observe: SweepObserver, clock: Clock
+    ) -> None:
+        self._folder, self._asked, self._observe, self._clock = folder, asked, observe, clock
         self._cells = make_cells(asked)
         self._measures = read_measures(folder)
         self._marks = marks
+        self._warned: set[str] = set()
         self._failures: Counter[str] = Counter()
         self._failed_in_pilot: set[str] = set()
+        self._pilot_runs: list[Measure] = []
         self._takes_s: dict[str, float] = {}
+        self._notes = list(before.notes) if (before := read_record(folder)) else []
         for known in self._measures:
             self._learn(known, known.total_s)
 
     def run(self) -> None:
         """Measure all that is not measured yet."""
         try:
-            self._run()
+            self._mark()
+            if self._asked.needs_pilot:
+                self._choose(self._pilot())
+            self._repeat()
+            self._adopt_where_nothing_else_is()
         finally:
             self._tidy()
 
-    def _run(self) -> None:
-        self._mark()
-        if self._asked.needs_pilot:
-            self._choose(self._pilot())
-        repeats = self._asked.repeats
-        todo = [(repeat, cell) for repeat in range(repeats) for cell in self._round(repeat)]
-        done = {(m.cell, m.repeat) for m in self._measures}
-        for i, (repeat, cell) in enumerate(todo):
-            if (cell.key, repeat) in done or self._failures[cell.key] >= MAX_FAILURES:
-                continue
-            pulse = SweepPulse(cell, repeat, repeats, i, len(todo), self._left_s(todo[i:]))
-            self._keep(self._measured(pulse, num_steps(self._asked, cell), self._folder.runs))
+    def _repeat(self) -> None:
+        """Run every cell in turn, again and again; before each round, see what there is still time for."""
+        done, repeat, planned = {(m.cell, m.repeat) for m in self._measures}, 0, self._asked.repeats
+        while repeat < self._asked.repeats:
+            cells = self._round(repeat)
+            for i, cell in enumerate(cells):
+                if (cell.key, repeat) in done or self._failures[cell.key] >= MAX_FAILURES:
+                    continue
+                if not self._has_time(cell):
+                    self._notes.append(
+                        f"--budget {self._asked.budget} ended the sweep in repeat {repeat + 1} of {planned}"
+                    )
+                    return
+                at = repeat * len(cells) + i
+                pulse = SweepPulse(
+                    cell,
+                    repeat,
+                    self._asked.repeats,
+                    at,
+                    self._asked.repeats * len(cells),
+                    self._left_s(repeat, cells[i:]),
+                )
+                self._keep(self._measured(pulse, num_steps(self._asked, cell), self._folder.runs))
+            repeat += 1
+            fit = fitting([self._takes_s.get(cell.key, 0.0) for cell in cells], self._clock.left_s)
+            self._set_repeats(min(self._asked.repeats, repeat + fit))
+        if repeat < planned:
+            self._notes.append(f"--budget {self._asked.budget} had time for {repeat} of {count(planned, 'repeat')}")
 
     def _tidy(self) -> None:
         """Remove what the pilot left, and the folders of runs that failed or were ended: nothing names them."""
@@ -206,7 +195,7 @@ class _Sweep:
             task=asked.task,
             command=asked.command,
             started=asked.started,
-            wall_s=self._wall_before_s() + time.perf_counter() - self._begun,
+            wall_s=self._wall_before_s() + self._clock.elapsed_s,
             repeats=asked.repeats,
             steps=num_steps(asked, cells[0]),
             cells=cells,
@@ -214,8 +203,11 @@ class _Sweep:
             rows=found.rows,
             fits=found.fits,
             findings=found.findings,
+            warnings=list(dict.fromkeys(sentence for run in measures for sentence in run.warnings)),
             hardware=facts.hardware(),
             versions=facts.versions(),
+            budget=asked.budget,
+            notes=self._notes,
         )
         write_atomically(self._folder.record, record.model_dump_json(indent=2) + "\n")
         return record
@@ -226,46 +218,105 @@ class _Sweep:
         return cells if repeat % 2 == 0 else cells[::-1]
 
     def _pilot(self) -> dict[str, Pilot]:
-        """Run every cell shortly; its figures tell how long others take, and are thrown away."""
-        cells, pilots, reasons = self._round(0), dict[str, Pilot](), dict(self._marks)
+        """Run every cell shortly, to tell how long others take; probes come last, since a sweep can do without."""
+        cells = sorted(self._round(0), key=lambda cell: cell.role == "probe")
+        pilots, reasons = dict[str, Pilot](), dict(self._marks)
         for i, cell in enumerate(cells):
-            left_s = max(0.0, self._asked.budget_s - (time.perf_counter() - self._begun))
-            begun = time.perf_counter()
-            pulse = SweepPulse(cell, PILOT, self._asked.repeats, i, len(cells), left_s)
-            run = self._measured(pulse, PILOT_STEPS, self._pilot_folder)
+            begun_s = self._clock.now()
+            pulse = SweepPulse(cell, PILOT, self._asked.repeats, i, len(cells), max(0.0, self._clock.left_s))
+            if self._has_time(cell, at_least_s=min((p.fixed_s for p in pilots.values()), default=0.0)):
+                run = self._measured(pulse, steps_of_pilot(self._asked.step_s), self._pilot_folder)
+            else:
+                run = Measure(cell=cell.key, repeat=PILOT, failed=f"left out: {self._used_up}")
+            self._pilot_runs.append(run)
             if run.failed:
                 reasons[cell.key] = run.failed
                 self._failed_in_pilot.add(cell.key)
             else:
-                pilots[cell.key] = pilot_of(run, time.perf_counter() - begun)
+                pilots[cell.key] = pilot_of(run, self._clock.now() - begun_s)
         self._check_some_ran(reasons)
         return pilots
 
+    def _has_time(self, cell: Cell, at_least_s: float = 0.0) -> bool:
+        """Tell whether there is time for half of a run, or more: what took long may be quicker now."""
+        return self._in_free_pilot or self._clock.left_s > max(self._takes_s.get(cell.key, 0.0), at_least_s) / 2
+
+    @property
+    def _in_free_pilot(self) -> bool:
+        """Whether a pilot goes on that may take longer than the budget."""
+        return self._asked.over_budget and self._asked.needs_pilot
+
+    @property
+    def _used_up(self) -> str:
+        return f"--budget {self._asked.budget} was used up"
+
     def _check_some_ran(self, reasons: Mapping[str, str]) -> None:
         try:
-            _check_not_all(self._asked, reasons)
+            check_not_all(self._asked, reasons)
         except UserError:
             shutil.rmtree(self._folder.path, ignore_errors=True)  # nothing to go on with
             raise
 
     def _choose(self, pilots: Mapping[str, Pilot]) -> None:
         """Choose steps and repeats, and keep them, so that a sweep that is stopped goes on with the same."""
-        asked = self._asked
-        left_s = asked.budget_s - (time.perf_counter() - self._begun)
-        if not (asked.steps or asked.epochs):
-            choice = choose(list(pilots.values()), left_s, own_steps=own_steps(asked), repeats=asked.repeats)
-            asked = asked.model_copy(update={"steps": choice.steps, "repeats": choice.repeats})
+        choice = self._given_steps(pilots) if self._asked.steps or self._asked.epochs else self._own_steps(pilots)
+        if choice is None:
+            steps = steps_of_pilot(self._asked.step_s)
+            choice = around_pilot(list(pilots.values()), self._clock.left_s, steps=steps, repeats=self._asked.repeats)
+        self._say_what_is_less(choice)
+        given = {"epochs": 0, "steps": choice.steps} if choice.steps else {}
+        self._asked = self._asked.model_copy(update={**given, "repeats": choice.repeats})
         cells = {cell.key: cell for cell in self._cells}
-        self._takes_s = {key: pilot.takes_s(num_steps(asked, cells[key])) for key, pilot in pilots.items()}
-        if not asked.repeats:
-            asked = asked.model_copy(update={"repeats": choose_repeats(list(self._takes_s.values()), left_s)})
-        takes_s = asked.repeats * sum(self._takes_s.values())
-        if takes_s > left_s:
-            steps = f"{asked.epochs} epochs" if asked.epochs else f"{asked.steps} steps"
-            what = f"{asked.repeats} repeats of {len(pilots)} cells with {steps} each"
-            self._observe.say(f"{what} will take about {takes_s / 60:.1f} minutes, more than is left of the budget")
-        self._asked = asked
-        write_atomically(self._folder.toml, asked.to_toml())
+        self._takes_s = {key: pilot.takes_s(num_steps(self._asked, cells[key])) for key, pilot in pilots.items()}
+        if choice.counts_pilot:
+            self._adopt()
+        write_atomically(self._folder.toml, self._asked.to_toml())
+
+    def _own_steps(self, pilots: Mapping[str, Pilot]) -> Choice | None:
+        steps = own_steps(self._asked)
+        return choose(list(pilots.values()), self._clock.left_s, own_steps=steps, repeats=self._asked.repeats)
+
+    def _given_steps(self, pilots: Mapping[str, Pilot]) -> Choice | None:
+        """Choose the repeats alone; epochs stay what they are."""
+        cells = {cell.key: cell for cell in self._cells}
+        takes_s = [pilot.takes_s(num_steps(self._asked, cells[key])) for key, pilot in pilots.items()]
+        fit = fitting(takes_s, self._clock.left_s)
+        return Choice(self._asked.steps, min(self._asked.repeats or MAX_REPEATS, fit)) if fit else None
+
+    def _say_what_is_less(self, choice: Choice) -> None:
+        """Note what the budget had no time for, of what was asked or what statistics need."""
+        asked, had = self._asked, f"--budget {self._asked.budget} had time for"
+        repeats, noted = count(choice.repeats, "repeat"), len(self._notes)
+        if choice.counts_pilot and (asked.steps or asked.epochs):
+            whole = f"{asked.steps:,}" if asked.steps else f"those of {count(asked.epochs, 'epoch')}"
+            self._notes.append(f"{had} {choice.steps} steps of each run instead of {whole}")
+        if asked.repeats > choice.repeats:
+            self._notes.append(f"{had} {repeats} instead of {asked.repeats}")
+        elif not asked.repeats and choice.repeats < MIN_REPEATS:
+            self._notes.append(f"{had} {repeats}; intervals need {MIN_REPEATS}, so there are none")
+        for note in self._notes[noted:]:
+            self._observe.say(note)
+
+    def _adopt(self, without: Collection[str] = ()) -> None:
+        """Count the pilot's runs as a first repeat, for all cells but some."""
+        for run in self._pilot_runs:
+            if run.cell in without:
+                continue
+            if run.run:
+                folder = self._pilot_folder / Path(run.run).name
+                self._folder.runs.mkdir(exist_ok=True)
+                if folder.exists():
+                    folder.replace(self._folder.runs / folder.name)
+                run = run.model_copy(update={"run": f"{self._folder.runs.name}/{folder.name}"})
+            self._keep(run.model_copy(update={"repeat": 0}))
+        self._pilot_runs = []
+
+    def _adopt_where_nothing_else_is(self) -> None:
+        """Let pilots stand for cells that there was no time for; a cell whose runs failed otherwise has failed."""
+        known = {run.cell for run in self._measures if not run.failed.endswith((self._used_up, TOO_LONG))}
+        if left := [run for run in self._pilot_runs if run.cell not in known and not run.failed]:
+            self._notes.append(f"{count(len(left), 'cell')} had time for a pilot of {left[0].steps} steps alone")
+        self._adopt(without=known)
 
     def _mark(self) -> None:
         """Write down the cells that cannot run, and why."""
@@ -277,11 +328,15 @@ class _Sweep:
     def _measured(self, pulse: SweepPulse, steps: int, out: Path) -> Measure:
         """Run a cell once, shown before and after."""
         self._observe.pulse(pulse)
-        cell, begun = pulse.cell, time.perf_counter()
+        cell, begun_s = pulse.cell, self._clock.now()
         options = {**run_options(self._asked, cell), "steps": steps}
-        timeout_s = self._timeout_s(pulse)
+        patience_s = self._patience_s(pulse)
+        timeout_s = patience_s if self._in_free_pilot else min(patience_s, max(0.0, self._clock.left_s))
         run = measure(self._asked.task, options, out, timeout_s=timeout_s, cell=cell.key, repeat=pulse.repeat)
-        took_s = time.perf_counter() - begun
+        took_s = self._clock.now() - begun_s
+        self._warn(run)
+        if run.failed and timeout_s < patience_s and took_s >= timeout_s:
+            run = run.model_copy(update={"failed": f"ended after {took_s:.0f} s: {self._used_up}"})
         self._learn(run, took_s)
         eta_s = None if pulse.eta_s is None else max(0.0, pulse.eta_s - took_s)
         self._observe.pulse(replace(pulse, done=pulse.done + 1, eta_s=eta_s, measure=run))
@@ -291,13 +346,20 @@ class _Sweep:
         self._measures.append(run)
         append_measure(self._folder, run)
 
+    def _warn(self, run: Measure) -> None:
+        """Say once what a run's record warns of."""
+        for sentence in run.warnings:
+            if sentence not in self._warned:
+                self._observe.say(f"warning: {sentence}")
+        self._warned.update(run.warnings)
+
     def _learn(self, run: Measure, took_s: float) -> None:
         """Count failures in a row, and note how long a run takes."""
         self._failures[run.cell] = self._failures[run.cell] + 1 if run.failed else 0
         if not run.failed and run.repeat != PILOT:
             self._takes_s[run.cell] = took_s
 
-    def _timeout_s(self, pulse: SweepPulse) -> float:
+    def _patience_s(self, pulse: SweepPulse) -> float:
         if pulse.repeat == PILOT:
             return PILOT_TIMEOUT_S
         known = self._takes_s.get(pulse.cell.key)
@@ -305,12 +367,16 @@ class _Sweep:
             return 60.0 + PATIENCE * known
         return PILOT_TIMEOUT_S if pulse.cell.key in self._failed_in_pilot else TIMEOUT_S
 
-    def _left_s(self, todo: Sequence[tuple[int, Cell]]) -> float | None:
-        """Return how long the rest will take, cells of which nothing is known as long as the others."""
+    def _left_s(self, repeat: int, cells: Sequence[Cell]) -> float | None:
+        """Return how long these cells and the rounds after them will take: of what is not known, as the others."""
         if not self._takes_s:
             return None
         usual = sum(self._takes_s.values()) / len(self._takes_s)
-        return sum(self._takes_s.get(cell.key, usual) for _, cell in todo if self._failures[cell.key] < MAX_FAILURES)
+        rest = [*cells, *self._round(0) * (self._asked.repeats - repeat - 1)]
+        return sum(self._takes_s.get(cell.key, usual) for cell in rest if self._failures[cell.key] < MAX_FAILURES)
+
+    def _set_repeats(self, repeats: int) -> None:
+        self._asked = self._asked.model_copy(update={"repeats": repeats})
 
     def _wall_before_s(self) -> float:
         """Return how long the sweep took before it was stopped, where it could say so."""

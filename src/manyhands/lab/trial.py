@@ -17,6 +17,7 @@ from manyhands.run import Ready
 ENOUGH_S = 0.4
 """Time to spend on these steps, within reason."""
 FEWEST, MOST = 3, 200
+"""Steps that count, unless told otherwise."""
 SLOW_S = 0.1
 """What a step takes of which nothing is known."""
 
@@ -32,8 +33,8 @@ class Trial(NamedTuple):
     """What a log of all calls would hold of one."""
 
 
-def try_steps(config: RunConfig, ready: Ready) -> Trial:
-    """Make steps of the first worker's share of a batch, alone, with nothing exchanged."""
+def try_steps(config: RunConfig, ready: Ready, fewest: int = FEWEST) -> Trial:
+    """Make steps of the first worker's share of a batch, alone, with nothing exchanged; `fewest` of long ones."""
     replica = ready.replica
     plan = Plan(config, ready.data.to(replica.params.device).train, 0, config.size)
     batches = plan.batches(0)
@@ -52,7 +53,7 @@ def try_steps(config: RunConfig, ready: Ready) -> Trial:
         finally:
             notes = log.close()
         took = [_seconds(step, 1)]
-        while len(took) < FEWEST or (len(took) < MOST and sum(took) < ENOUGH_S):
+        while len(took) < fewest or (len(took) < MOST and sum(took) < ENOUGH_S):
             took.append(_seconds(step, 1 + len(took)))
     return Trial(statistics.mean(took), min(took), len(notes))
 

@@ -20,8 +20,10 @@ from manyhands.lab.sim_events import period_of
 from manyhands.lab.simulate import Observer, simulate
 from manyhands.launch.environment import outer_world
 from manyhands.launch.places import calibration_path
+from manyhands.others import worst
 from manyhands.record import Measure, write_atomically
 from manyhands.record.calibration import read_calibration
+from manyhands.record.files import alone_in
 from manyhands.record.simulation import LEDGER, SimulationRecord, SimulationRow, Validation, ValidationRecord
 from manyhands.request import absolute, resolve
 from manyhands.sync.base import check_features
@@ -118,6 +120,9 @@ def validate(
             write_atomically(folder / f"prediction-{found.engine}.json", found.model_dump_json(indent=2) + "\n")
         cases = [Case(found.engine, row, found, steps or _steps(row)) for found in predictions for row in found.rows]
         measures, status = _measure_all(task, cases, repeats, folder, observe)
+        others = worst(run.others for run in measures)
+        if others is not None and others.disturbed:
+            say(f"{others} in the worst of the runs: such times are too long to hold predictions against")
         record = _record(folder.name, command, cases, measures, status)
         write_atomically(folder / "validation.json", record.model_dump_json(indent=2) + "\n")
         if status == "complete":
@@ -142,7 +147,7 @@ def _predict(
 def _add(ledger: Path, rows: Sequence[Validation]) -> None:
     """Add to the ledger; what a validation that was killed left of a line is cut off first."""
     try:
-        with open(ledger, "ab+") as file:
+        with alone_in(ledger.parent), open(ledger, "ab+") as file:  # or another's new lines might be cut off
             file.seek(0)
             whole, newline, _ = file.read().rpartition(b"\n")
             file.truncate(len(whole) + len(newline))

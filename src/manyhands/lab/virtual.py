@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from manyhands import facts, tasks
@@ -101,7 +101,7 @@ def train_virtually(
         trained = _by_course(config, own, ready, scores, {} if known is None else known)
         trained = trained or _by_turns(config, own, ready, machine, run, scores)
         if trained.weights:
-            save_file(trained.weights, run.model)
+            write_atomically(run.model, save(trained.weights))
         ends = trained.step_ends or step_ends(scene or scene_of(plan, ready.replica), machine, plan.steps, config.seed)
         record = _record(plan, ready, trained, ends, time.perf_counter() - begun)
         write_atomically(run.path / RECORD, record.model_dump_json(indent=2) + "\n")
@@ -209,6 +209,7 @@ def _record(plan: Plan, ready: Ready, trained: Trained, ends: list[float], wall_
         test_accuracy=points[-1].accuracy,
         time_s=ends[-1],
         staleness=trained.staleness,
+        warnings=list(ready.warnings),
         wall_s=wall_s,
         weights_sha256=trained.weights_sha256,
         hardware=facts.hardware(),

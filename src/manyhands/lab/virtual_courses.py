@@ -16,13 +16,13 @@ from manyhands.lab.virtual_delayed import DelayedGroup
 from manyhands.lab.virtual_groups import Group, Replicas, StackGroup
 from manyhands.lab.virtual_rows import Feed
 from manyhands.plan import Plan
+from manyhands.promise import causes_of
 from manyhands.record import Pulse
 from manyhands.replica import Replica
 from manyhands.replica.base import sum_of_lanes
 from manyhands.replica.fused import FusedReplica
 from manyhands.replica.random import KeyedDropout
 from manyhands.replica.stacked import Stack, stack
-from manyhands.replica.traits import traits_of
 from manyhands.replica.update import is_plain
 from manyhands.sync import Sync
 from manyhands.sync.average_epoch import AverageEpoch
@@ -30,7 +30,8 @@ from manyhands.sync.average_once import AverageOnce
 from manyhands.sync.gossip import Gossip
 from manyhands.sync.local_sgd import LocalSGD
 from manyhands.tasks import Task
-from manyhands.tasks.setup import make_replica, seeded
+from manyhands.tasks.seeding import seeded
+from manyhands.tasks.setup import make_replica
 
 MOST_STEPS = 32
 """Steps to make at once, so that somebody who watches sees something."""
@@ -141,10 +142,7 @@ def course_of(strategy: Sync, task: Task, config: RunConfig, data: Dataset, devi
 
 def _rows_meet(task: Task, config: RunConfig, data: Dataset, device: torch.device) -> bool:
     """Tell whether the answer depends on which rows of a batch are computed together."""
-    replica = make_replica(task, config, data, device)
-    x, _ = data.train.batch(slice(0, min(2, len(data.train))), replica.params.dtype)
-    traits = traits_of(replica.module, x)
-    return bool(traits.batch_statistics or traits.global_random or traits.moving)
+    return bool(causes_of(task, make_replica(task, config, data, device), data))
 
 
 def _every(strategy: Sync, plan: Plan) -> int | None:
@@ -195,7 +193,7 @@ def _stack(size: int, task: Task, config: RunConfig, data: Dataset, device: torc
     dtype, modules = getattr(torch, config.dtype), []
     for _ in range(size):
         with seeded(config.seed):
-            modules.append(task.model(data))
+            modules.append(task.make_model(data))
     sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)
     return stack(
         modules,

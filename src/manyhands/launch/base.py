@@ -9,17 +9,15 @@ from typing import Any, ClassVar
 
 from manyhands import registry
 from manyhands.comm import Comm
+from manyhands.comm.torch_ import PeerLost
 from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, RankFailed
-from manyhands.record import Pulse
 from manyhands.training import Job
+from manyhands.watch import Observer as Observer
 from manyhands.watch import Watch
 
 Worker = Callable[[Comm, Job, Watch], dict[str, Any]]
 """What every rank runs; its result must be plain JSON, since it may come from another process."""
-
-Observer = Callable[[Pulse], None]
-"""Who is shown the run's progress."""
 
 
 class Launcher(ABC):
@@ -60,5 +58,7 @@ def failure(error: BaseException, rank: int, step: int) -> ManyhandsError:
     """Say who failed and where; what manyhands explains by itself needs no traceback."""
     if isinstance(error, ManyhandsError):
         return error
+    if type(error).__module__.startswith("mpi4py"):
+        return PeerLost(f"rank {rank} on {socket.gethostname()} lost another rank: {error}")
     cause = "".join(traceback.format_exception(error)).rstrip()
     return RankFailed(rank=rank, host=socket.gethostname(), step=step, cause=f"{error!r}\n{cause}")

@@ -1,5 +1,6 @@
 """What torch keeps once per process: how many threads it may use, and how exactly it multiplies."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,10 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from manyhands.config import RunConfig
+from manyhands.launch.environment import outer_world
 
+HOST_LISTS = ("HYDRA_HOST_FILE", "SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
+"""Variables from which mpiexec learns that it may start ranks on other hosts."""
 SWITCH_S = 1e-4
 """How long a thread may keep the interpreter while another waits for it; the default of 5 ms is several steps."""
 
@@ -17,7 +21,17 @@ def blas_threads(config: RunConfig, ranks_here: int, cores_here: int) -> int:
     """Return the threads each rank's matrix products may use when so many ranks share so many cores."""
     if config.exact:
         return 1  # the number of threads may change the order of a sum
-    return config.blas_threads or max(1, cores_here // ranks_here)
+    return config.blas_threads or config.chosen_blas_threads or max(1, cores_here // ranks_here)
+
+
+def ranks_here(config: RunConfig) -> int | None:
+    """Return how many ranks will share the cores of this host; None where others decide which hosts they are on."""
+    if config.engine == "sim":
+        return None  # they are nowhere, and only their answer counts
+    if config.engine in ("serial", "threads"):
+        return config.size
+    elsewhere = outer_world() or config.mpiexec or config.ray_address or any(name in os.environ for name in HOST_LISTS)
+    return None if elsewhere else config.size
 
 
 @contextmanager

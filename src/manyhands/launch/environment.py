@@ -1,6 +1,7 @@
 """What mpiexec, srun and torchrun tell a process they start, in environment variables."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from manyhands.errors import UserError
@@ -22,6 +23,9 @@ _MEETING = ("MASTER_ADDR", "MASTER_PORT")
 _STARTERS = (
     # torchrun first: where srun starts it, its processes see srun's variables too.
     ("RANK", "WORLD_SIZE", _MEETING, "torch", "torchrun"),
+    # MPICH's mpiexec before srun, by which it may reach other hosts; srun's own PMI sets PMI_RANK as well.
+    ("PMI_RANK", "PMI_SIZE", ("MPI_LOCALRANKID",), "mpi", "mpiexec"),
+    ("PMI_RANK", "PMI_SIZE", ("SLURM_PROCID",), "mpi", "srun"),
     ("PMI_RANK", "PMI_SIZE", (), "mpi", "mpiexec"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", (), "mpi", "mpiexec"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", (), "mpi", "srun"),  # a batch script has SLURM_NTASKS only
@@ -29,12 +33,26 @@ _STARTERS = (
 """The variables with a process's rank and the size, what must be there too, the engine, and who sets them."""
 
 
+def _worlds() -> Iterator[OuterWorld]:
+    for rank, size, others, engine, by in _STARTERS:
+        if rank in os.environ and all(name in os.environ for name in others):
+            yield OuterWorld(int(os.environ[rank]), int(os.environ.get(size, "1")), engine, by)
+
+
 def outer_world() -> OuterWorld | None:
     """Return this process's place among those that mpiexec, srun or torchrun started; None for a world of one."""
-    for rank, size, others, engine, by in _STARTERS:
-        if rank in os.environ and int(os.environ.get(size, "1")) > 1 and all(name in os.environ for name in others):
-            return OuterWorld(int(os.environ[rank]), int(os.environ[size]), engine, by)
-    return None
+    return next((world for world in _worlds() if world.size > 1), None)
+
+
+def started_world() -> OuterWorld | None:
+    """Return the same also for a world of one; None where nobody said that it has started this process as a rank."""
+    return outer_world() or next(_worlds(), None)
+
+
+def leads() -> bool:
+    """Whether this process speaks to the user for all that were started with it."""
+    world = outer_world()
+    return world is None or world.rank == 0
 
 
 def check_alone(engine: str) -> None:

@@ -1,12 +1,14 @@
-"""How a run is ended from outside: Ctrl-C asks it to, and the kernel sees to it when a parent is gone."""
+"""How a run is ended from outside: signals ask it to, and the kernel sees to it when a parent is gone."""
 
 import ctypes
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+
+from manyhands.launch.signals import STOPS, may_answer
 
 PR_SET_PDEATHSIG = 1
 
@@ -20,9 +22,10 @@ def die_with_parent(number: signal.Signals) -> None:
 
 @contextmanager
 def stop_on_signal(*, say: bool = True) -> Iterator[threading.Event]:
-    """Turn the first SIGINT or SIGTERM into an event, a second one into KeyboardInterrupt.
+    """Turn the first signal that asks the run to end into an event, and Ctrl-C after that into KeyboardInterrupt.
 
-    Outside the main thread, where Python forbids it, do nothing.
+    Other signals may come twice: a closed terminal's from the kernel and from the shell, a batch system's when the
+    time is nearly up and when it is. Outside the main thread, where Python forbids it, do nothing.
     """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -30,15 +33,22 @@ def stop_on_signal(*, say: bool = True) -> Iterator[threading.Event]:
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if asked.is_set():
+        if asked.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
+        if say and not asked.is_set():
+            tell("\nstopping after this step; press Ctrl-C again to stop at once")
         asked.set()
-        if say:
-            print("\nstopping after this step; press Ctrl-C again to stop at once", file=sys.stderr)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in STOPS if may_answer(number)}
     try:
         yield asked
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # as of one that a library has set, which Python cannot set again
+                signal.signal(number, handler)
+
+
+def tell(sentence: str, end: str = "\n") -> None:
+    """Print on stderr, if it is still there: a signal may come because the terminal is gone, or amid other output."""
+    with suppress(OSError, ValueError, RuntimeError):
+        print(sentence, end=end, file=sys.stderr, flush=True)

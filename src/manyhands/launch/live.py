@@ -1,25 +1,33 @@
 """The live folder of a run: ranks report there, the supervisor listens. Plain files, so it works across hosts."""
 
+import contextlib
 import json
-import mmap
 import os
 import shutil
 import signal
 import socket
 import struct
+import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any, final
 
+from pydantic import ValidationError
+
 from manyhands.comm.torch_ import PeerLost
 from manyhands.config import RunConfig
-from manyhands.errors import Diverged, ManyhandsError, RankFailed, UserError
+from manyhands.errors import Diverged, ManyhandsError, RankFailed, Stopped, UserError
+from manyhands.launch.signals import STOPS
 from manyhands.record import Pulse, RunDir, write_atomically
+from manyhands.record.files import writing
 from manyhands.training import Job
 
 TRIES, PAUSE_S = 20, 0.05
 """How often the folder is removed again, and after how long, while somebody still writes there."""
+FAILURE_LINE = "manyhands-failure: "
+"""What a line on stderr begins with by which a rank reports its failure when it cannot write files."""
 
 
 @final
@@ -44,10 +52,20 @@ class LiveFolder:
         """Where a rank says why it failed."""
         return self.path / f"failure-{rank}.json"
 
+    def death(self, rank: int) -> Path:
+        """Where a rank's guard says how it ended."""
+        return self.path / f"death-{rank}.json"
+
     def open(self) -> None:
         """Make it, empty."""
         self.close()
-        self.path.mkdir(parents=True)
+        with writing(self.path):
+            self.path.mkdir(parents=True)
+
+    def ask_to_stop(self) -> None:
+        """Let the ranks know that the run is to end after the step."""
+        with writing(self.stop):
+            self.stop.touch()
 
     def close(self) -> None:
         """Remove it with all that is in it, where a rank that is just being ended may still write."""
@@ -65,6 +83,7 @@ class LiveFolder:
                 "config": job.config.model_dump(),
                 "resume": job.resume,
                 "keep_weights": job.keep_weights,
+                "warnings": job.warnings,
                 "extra": job.extra,
             }
         )
@@ -76,27 +95,66 @@ def read_job(path: Path) -> tuple[Job, str]:
     values = json.loads(path.read_text())
     run = RunDir(path.parent.parent)
     config = RunConfig.model_validate(values["config"])
-    return Job(config, run, values["resume"], values["keep_weights"], extra=values["extra"]), values["worker"]
+    given = (values["resume"], values["keep_weights"], tuple(values["warnings"]))
+    return Job(config, run, *given, extra=values["extra"]), values["worker"]
 
 
 def write_failure(folder: LiveFolder, error: ManyhandsError, rank: int) -> None:
-    """Leave a failure where the supervisor finds it."""
-    values: dict[str, Any] = {"kind": type(error).__name__, "says": str(error)}
-    if isinstance(error, RankFailed):
-        values.update(rank=error.rank, host=error.host, step=error.step, cause=error.cause)
-    write_atomically(folder.failure(rank), json.dumps(values))
+    """Leave a failure where the supervisor finds it: in the folder, or on stderr if that cannot be written."""
+    _leave(folder.failure(rank), error)
+
+
+def write_death(folder: LiveFolder, death: RankFailed) -> None:
+    """Leave what a rank could not say itself where the supervisor finds it."""
+    _leave(folder.death(death.rank), death)
+
+
+def _leave(path: Path, error: ManyhandsError) -> None:
+    text = json.dumps(failure_values(error))
+    try:
+        write_atomically(path, text)
+    except OSError:
+        with contextlib.suppress(OSError):  # what Ray's ranks print goes to the same disk
+            print(f"{FAILURE_LINE}{text}", file=sys.stderr, flush=True)
 
 
 def read_failures(folder: LiveFolder) -> list[ManyhandsError]:
     """Return the failures that ranks reported, the first reported first."""
-    files = sorted(folder.path.glob("failure-*.json"), key=lambda p: p.stat().st_mtime_ns)
-    return [_failure(json.loads(file.read_text())) for file in files]
+    return _read(folder, "failure-*.json")
 
 
-def _failure(values: dict[str, Any]) -> ManyhandsError:
+def read_deaths(folder: LiveFolder) -> list[RankFailed]:
+    """Return what guards have said of ranks that ended without a word, the first first."""
+    return [death for death in _read(folder, "death-*.json") if isinstance(death, RankFailed)]
+
+
+def _read(folder: LiveFolder, pattern: str) -> list[ManyhandsError]:
+    files = sorted(folder.path.glob(pattern), key=lambda p: p.stat().st_mtime_ns)
+    return [failure_of(json.loads(file.read_text())) for file in files]
+
+
+def failure_in(line: str) -> ManyhandsError | None:
+    """Return the failure that a line of a rank's output reports, if it does."""
+    _, mark, text = line.partition(FAILURE_LINE)  # mpiexec may put the rank before it
+    with contextlib.suppress(ValueError):
+        return failure_of(json.loads(text)) if mark else None
+    return None
+
+
+def failure_values(error: ManyhandsError) -> dict[str, Any]:
+    """Describe a failure in plain JSON."""
+    values: dict[str, Any] = {"kind": type(error).__name__, "says": str(error)}
+    if isinstance(error, RankFailed):
+        values.update(rank=error.rank, host=error.host, step=error.step, cause=error.cause)
+    return values
+
+
+def failure_of(values: dict[str, Any]) -> ManyhandsError:
+    """Return the failure that is described."""
     if values["kind"] == "RankFailed":
         return RankFailed(**{k: values[k] for k in ("rank", "host", "step", "cause")})
-    kinds: dict[str, type[ManyhandsError]] = {"UserError": UserError, "Diverged": Diverged, "PeerLost": PeerLost}
+    known: tuple[type[ManyhandsError], ...] = (UserError, Diverged, PeerLost, Stopped)
+    kinds = {kind.__name__: kind for kind in known}
     return kinds.get(values["kind"], ManyhandsError)(values["says"])
 
 
@@ -105,34 +163,47 @@ _STATUS = struct.Struct("<qq64s")
 
 @final
 class LiveWatch:
-    """Looks after one rank of a process that a supervisor started: the step goes to a memory-mapped file."""
+    """Looks after one rank of a process that a supervisor started: the step goes to a file, which stays open.
+
+    The file is not mapped into memory: where its disk is full, or somebody cuts it short, that ends a process.
+    """
 
     def __init__(self, folder: LiveFolder, rank: int) -> None:
         self._folder, self.step = folder, -1
         self._stop = threading.Event()
-        with open(folder.rank(rank), "w+b") as f:
-            f.write(_STATUS.pack(os.getpid(), -1, socket.gethostname().encode()[:64]))
-            f.flush()
-            self._map = mmap.mmap(f.fileno(), _STATUS.size)
+        with writing(folder.rank(rank)):
+            self._file = os.open(folder.rank(rank), os.O_RDWR | os.O_CREAT, 0o644)
+            weakref.finalize(self, os.close, self._file)
+            os.pwrite(self._file, _STATUS.pack(os.getpid(), -1, socket.gethostname().encode()[:64]), 0)
 
     def at(self, step: int) -> None:
         """Write the step down: it must outlive this process."""
         self.step = step
-        struct.pack_into("<q", self._map, 8, step)
+        with contextlib.suppress(OSError):
+            os.pwrite(self._file, struct.pack("<q", step), 8)
 
     def stop_asked(self) -> bool:
         """Tell whether the supervisor, or a SIGTERM, wants the run to end."""
         return self._stop.is_set() or self._folder.stop.exists()
 
     def pulse(self, pulse: Pulse) -> None:
-        """Append it to a file that the supervisor follows."""
-        with open(self._folder.pulses, "a") as f:
+        """Append it to a file that the supervisor follows; a run goes on where it cannot be shown."""
+        with contextlib.suppress(OSError), open(self._folder.pulses, "a") as f:
             f.write(pulse.model_dump_json() + "\n")
 
-    def stop_on_sigterm(self) -> None:
-        """End after the step on SIGTERM, which batch systems send before the time is up; ignore SIGINT."""
+    def stop_on_signals(self) -> None:
+        """End after the step on what batch systems send before the time is up; ignore SIGINT."""
+        for number in STOPS:
+            signal.signal(number, lambda *_: self._stop.set())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
+
+
+def read_pulse(line: str | bytes) -> Pulse | None:
+    """Read a line of the pulses; None where a full disk has cut it off."""
+    try:
+        return Pulse.model_validate_json(line)
+    except ValidationError:
+        return None
 
 
 def read_status(folder: LiveFolder, rank: int) -> tuple[int, int, str] | None:

@@ -16,5 +16,13 @@ def data_folder() -> Path:
 
 def calibration_path() -> Path:
     """Return the file with this machine's calibration; hosts may share a home, so each has its own."""
-    name = re.sub(r"[^A-Za-z0-9.]+", "-", machine_name(facts.hardware()))
-    return data_folder() / "calibration" / f"{name}.json"
+    return data_folder() / "calibration" / f"{_machine()}.json"
+
+
+def chosen_threads_path() -> Path:
+    """Return the file with the numbers of BLAS threads that were chosen on this machine."""
+    return data_folder() / "blas_threads" / f"{_machine()}.json"
+
+
+def _machine() -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", machine_name(facts.hardware()))

@@ -1,30 +1,35 @@
 """Ranks as processes: started by us, or by the user's own mpiexec, srun or torchrun."""
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
 from manyhands import tasks
-from manyhands.comm.torch_ import PeerLost, TorchComm, text_row
+from manyhands.comm.torch_ import PeerLost, TorchComm
 from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, RankFailed, check
 from manyhands.launch.base import Launcher, Observer, Worker
-from manyhands.launch.environment import outer_world
-from manyhands.launch.interrupt import stop_on_signal
+from manyhands.launch.environment import leads, outer_world
+from manyhands.launch.failures import agree_in_world
+from manyhands.launch.guard import LOST_S, SAY_S
+from manyhands.launch.interrupt import stop_on_signal, tell
 from manyhands.launch.local import LocalWatch
+from manyhands.launch.patience import follow, saying_whom
 from manyhands.launch.rank import World, check_world, run_process
+from manyhands.launch.rank_state import Known, Phase, own_state
 from manyhands.launch.starters import Starter, num_processes
 from manyhands.launch.supervisor import supervise
+from manyhands.record.status import note_failure
 from manyhands.tasks.setup import device_of
 from manyhands.training import Job
 
-TEXT_BYTES = 1024
 WATCH_S = 1.0
 """How often a server asks whether another rank has aborted."""
+MISSES = 5
+"""How often it may ask in vain before it takes whoever keeps the store for gone."""
 
 
 class ProcessLauncher(Launcher):
@@ -41,13 +46,17 @@ class ProcessLauncher(Launcher):
 
     def agree(self, text: str) -> str:
         """Return rank 0's text."""
-        return agree_in_world(self.starter.world(), text) if outer_world() else text
+        outer = outer_world()
+        if outer is None:
+            return text
+        comm = self.starter.world()
+        check_world(comm, outer.size)
+        return agree_in_world(comm, text)
 
     @property
     def leads(self) -> bool:
         """Whether this is rank 0, or the supervisor."""
-        outer = outer_world()
-        return outer is None or outer.rank == 0
+        return leads()
 
 
 def check_importable(config: RunConfig) -> None:
@@ -79,31 +88,41 @@ def check_processes(config: RunConfig, starter: Starter) -> None:
     )
 
 
-def agree_in_world(comm: World, text: str) -> str:
-    """Broadcast rank 0's text."""
-    outer = outer_world()
-    assert outer is not None
-    check_world(comm, outer.size)
-    assert len(text.encode()) <= TEXT_BYTES
-    row = text_row(text, TEXT_BYTES)
-    comm.broadcast_(row)
-    return bytes(row.tolist()).decode().strip()
-
-
 def join_world(comm: World, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
     """Run the worker as the rank this process is; a failure here ends all ranks."""
     check_world(comm, num_processes(job.config))
+    agree_in_world(comm, "")  # with this, no rank can fail any more but by `report`
+    state = own_state()
+    state.phase = Phase.RUNNING
     if isinstance(comm, TorchComm):
         comm = comm.on(str(device_of(job.config, comm.rank)))
 
     def report(error: ManyhandsError) -> None:
-        if isinstance(error, PeerLost) or (comm.rank != 0 and not isinstance(error, RankFailed)):
-            time.sleep(1)  # another rank has the same to say, or more, and must not be ended before it has
-        if comm.rank == 0 or isinstance(error, RankFailed):
-            print(f"manyhands: {error}", file=sys.stderr)
+        time.sleep(_delay(error, comm.rank))
+        if not isinstance(error, PeerLost):
+            note_failure(job.run, error)
+        if not (isinstance(error, PeerLost) and isinstance(comm, TorchComm) and comm.aborted()):
+            tell(f"manyhands: {error}")
+        state.known = Known.USER
+        time.sleep(SAY_S)
 
     with stop_on_signal(say=comm.rank == 0) as stop, _leaving_with_others(comm, job.config):
-        return run_process(worker, job, comm, lambda _: LocalWatch(stop, observe), report)
+        watches: list[LocalWatch] = []
+
+        def watch_of(rank: int) -> LocalWatch:
+            watches.append(LocalWatch(stop, observe, state))
+            return watches[-1]
+
+        patience = follow(lambda: [watch.step for watch in watches[:1]] or [-1], job.run.checkpoints)
+        with saying_whom(patience, stop) if comm.rank == 0 else nullcontext():
+            return run_process(worker, job, comm, watch_of, report)
+
+
+def _delay(error: ManyhandsError, rank: int) -> float:
+    """Return how long to wait for another rank that has the same to say, or more: it ends this one when it has."""
+    if isinstance(error, RankFailed):
+        return 0.0
+    return (LOST_S if isinstance(error, PeerLost) else 0.0) + (SAY_S + 0.5 * min(rank, 4) if rank else 0.0)
 
 
 @contextmanager
@@ -119,8 +138,11 @@ def _leaving_with_others(comm: World, config: RunConfig) -> Iterator[None]:
     done = threading.Event()
 
     def watch() -> None:
+        misses = 0
         while not done.wait(WATCH_S):
-            if comm.aborted():
+            misses = 0 if comm.reachable() else misses + 1
+            if comm.aborted() or misses >= MISSES:
+                own_state().known = Known.USER
                 os._exit(1)
 
     watcher = threading.Thread(target=watch, daemon=True)

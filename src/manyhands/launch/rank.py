@@ -4,13 +4,21 @@
 meet, the rank, and for rank 0 the number of the open file that listens there.
 """
 
+import signal
+
+if __name__ == "__main__":  # torch takes seconds to import, and meanwhile the supervisor alone answers these
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+
 import importlib
 import json
 import os
-import signal
 import socket
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +29,18 @@ from manyhands.comm import Comm
 from manyhands.comm.hybrid import HybridComm
 from manyhands.comm.mpi import MPIComm, world
 from manyhands.comm.threads import ThreadComm, ThreadGroup
-from manyhands.comm.torch_ import TorchComm, connect, text_row
+from manyhands.comm.torch_ import PeerLost, TorchComm, connect, text_row
 from manyhands.config import RunConfig
-from manyhands.errors import ManyhandsError, UserError
+from manyhands.errors import ManyhandsError, RankFailed, UserError, exit_status
 from manyhands.launch.base import Worker, failure
 from manyhands.launch.cores import process_settings
+from manyhands.launch.guard import LOST_S, start_guard
 from manyhands.launch.interrupt import die_with_parent
-from manyhands.launch.live import LiveFolder, LiveWatch, read_job, write_failure
+from manyhands.launch.live import LiveFolder, LiveWatch, read_job, write_death, write_failure
 from manyhands.launch.local import run_threads
+from manyhands.launch.rank_state import Known, Phase, own_state
+from manyhands.launch.segments import remove_own
+from manyhands.record import write_atomically
 from manyhands.sync.base import num_ranks
 from manyhands.tasks.setup import device_of
 from manyhands.training import Job
@@ -63,7 +75,7 @@ def run_process(
     group = ThreadGroup(threads)
     comms: list[Comm] = [comm]
     if isinstance(comm, MPIComm) and job.config.engine == "hybrid":
-        comms = [HybridComm(comm, ThreadComm(group, t)) for t in range(threads)]
+        comms = [HybridComm(end, ThreadComm(group, t)) for t, end in enumerate(comm.for_threads(threads))]
 
     def end_all(error: ManyhandsError) -> None:
         try:
@@ -71,11 +83,14 @@ def run_process(
             sys.stdout.flush()
             sys.stderr.flush()
         finally:  # also where nobody reads what is printed
-            comm.abort(1)
+            comm.abort(exit_status(error))
 
     workers, cores = share_of_host(comm, job.config.workers)
     with process_settings(job.config, workers * threads, cores):
-        return run_threads(worker, job, comms, [watch_of(c.rank) for c in comms], end_all)
+        results = run_threads(worker, job, comms, [watch_of(c.rank) for c in comms], end_all)
+    if isinstance(comm, MPIComm):
+        comm.settle()
+    return results
 
 
 def share_of_host(comm: Comm, workers: int) -> tuple[int, int]:
@@ -88,16 +103,46 @@ def share_of_host(comm: Comm, workers: int) -> tuple[int, int]:
     name = text_row(socket.gethostname())
     cores, names = comm.all_gather(own), comm.all_gather(name)
     here = (names == name).all(1)
-    return max(1, int(here[:workers].sum())), int(cores[here].any(0).sum())
+    bound, limit = int(cores[here].any(0).sum()), facts.cpu_limit()
+    return max(1, int(here[:workers].sum())), min(bound, facts.cores()) if limit else bound
+
+
+@contextmanager
+def meeting() -> Iterator[None]:
+    """Let this rank's guard know that it waits for the others, and then that all have come."""
+    state = own_state()
+    state.phase = max(state.phase, Phase.MEETING)
+    yield
+    state.phase = max(state.phase, Phase.MET)
+
+
+@cache
+def meet_mpi() -> MPIComm:
+    """Join the other ranks in MPI_Init, and see to it that their shared memory is freed however they end."""
+    with meeting():
+        comm = world()
+    comm.barrier()
+    remove_own()
+    return comm
 
 
 def main() -> None:
     """Do the job; whatever goes wrong is written down before every rank is ended."""
-    die_with_parent(signal.SIGKILL)  # a rank that waits for others would not see that the supervisor is gone
     job, name = read_job(Path(sys.argv[1]))
-    module, _, function = name.partition(":")
     folder = LiveFolder(job.run)
+    if len(sys.argv) == 2:
+        start_guard(lambda death: write_death(folder, _named(death, job.config.threads)))
+    die_with_parent(signal.SIGKILL)  # a rank that waits for others would not see that the supervisor is gone
+    module, _, function = name.partition(":")
     comm = _meet(job.config, *sys.argv[2:])
+    state = own_state()
+
+    def report(error: ManyhandsError) -> None:
+        if isinstance(error, PeerLost) and isinstance(comm, MPIComm):
+            time.sleep(LOST_S)
+        write_failure(folder, error, comm.rank)
+        state.known = Known.USER
+
     try:
         check_world(comm, num_ranks(job.config) // job.config.threads)
         sys.path[:0] = json.loads(os.environ.get("MANYHANDS_PATH", "[]"))
@@ -105,23 +150,28 @@ def main() -> None:
 
         def watch_of(rank: int) -> LiveWatch:
             watch = LiveWatch(folder, rank)
-            watch.stop_on_sigterm()
+            watch.stop_on_signals()
             return watch
 
-        results = run_process(worker, job, comm, watch_of, lambda error: write_failure(folder, error, comm.rank))
+        results = run_process(worker, job, comm, watch_of, report)
         for t, result in enumerate(results):
             rank = comm.rank * job.config.threads + t
-            folder.result(rank).write_text(json.dumps(result))
+            write_atomically(folder.result(rank), json.dumps(result))
         comm.close() if isinstance(comm, TorchComm) else comm.barrier()
     except BaseException as error:
-        write_failure(folder, failure(error, comm.rank, -1), comm.rank)
+        report(failure(error, comm.rank, -1))
         comm.abort(1)
+
+
+def _named(death: RankFailed, threads: int) -> RankFailed:
+    """Name a process by the first of its ranks."""
+    return RankFailed(rank=death.rank * threads, host=death.host, step=death.step, cause=death.cause)
 
 
 def _meet(config: RunConfig, address: str = "", rank: str = "0", listener: str = "") -> World:
     """Join the other ranks: through MPI, or at the address that the supervisor gave."""
     if not address:
-        return world()
+        return meet_mpi()
     port = socket.socket(fileno=int(listener)) if listener else None
     return connect(address, int(rank), num_ranks(config), str(device_of(config, int(rank))), port)
 

@@ -21,13 +21,13 @@ from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, RankFailed, check
 from manyhands.launch.base import Launcher, Observer, Worker
 from manyhands.launch.environment import check_alone
-from manyhands.launch.interrupt import stop_on_signal
-from manyhands.launch.live import LiveFolder, read_failures, read_status
+from manyhands.launch.interrupt import stop_on_signal, tell
+from manyhands.launch.live import LiveFolder, failure_of, read_failures, read_pulse, read_status
+from manyhands.launch.patience import Patience
 from manyhands.launch.processes import check_importable
-from manyhands.launch.ray_actor import RankActor, output_of
-from manyhands.launch.ray_cluster import check_ray, cluster
-from manyhands.launch.supervisor import FAILURE_GRACE_S, POLL_S, STOP_GRACE_S
-from manyhands.record import Pulse
+from manyhands.launch.ray_actor import FAILURE, RankActor, output_of
+from manyhands.launch.ray_cluster import check_ray, cluster, forgiving_ray
+from manyhands.launch.supervisor import FAILURE_GRACE_S, POLL_S, patience_with
 from manyhands.sync.base import num_ranks
 from manyhands.training import Job
 
@@ -62,7 +62,7 @@ class RayLauncher(Launcher):
             with stop_on_signal() as stop, cluster(job.config, size) as ray:
                 ranks = _Ranks(ray, job.config, folder, size)
                 try:
-                    return ranks.work(observe, stop)
+                    return ranks.work(observe, stop, patience_with(folder, job))
                 finally:
                     ranks.kill()
         finally:
@@ -82,8 +82,9 @@ class _Ranks:
         self._pulses = _Tail(folder.pulses)
         self._outputs = [_Tail(output_of(folder, rank)) for rank in range(size)]
         self._crashes: dict[int, str] = {}
+        self._told: list[ManyhandsError] = []
 
-    def work(self, observe: Observer, stop: threading.Event) -> list[dict[str, Any]]:
+    def work(self, observe: Observer, stop: threading.Event, patience: Patience) -> list[dict[str, Any]]:
         """Hand every rank its work, and follow it to the end."""
         orders = self._orders(self._places())
         self._pending = {
@@ -91,33 +92,33 @@ class _Ranks:
             for actor, order in zip(self._actors, orders, strict=True)
         }
         results: dict[int, dict[str, Any] | None] = {}
-        stop_by = fail_by = math.inf
+        fail_by = math.inf
         while self._pending:
             results.update(self._new_results())
             self._show(observe)
             now = time.monotonic()
-            if failures := read_failures(self._folder):
+            if failures := self._failures():
                 # A rank that only lost another waits for that one to be found out.
                 own = [error for error in failures if not isinstance(error, PeerLost)]
                 fail_by = min(fail_by, now + FAILURE_GRACE_S)
                 if own or now > fail_by:
                     raise (own or failures)[0]
-            if stop.is_set() and stop_by == math.inf:
-                self._folder.stop.touch()
-                stop_by = now + STOP_GRACE_S
-            if now > stop_by:
-                raise KeyboardInterrupt
+            if stop.is_set() and not self._folder.stop.exists():
+                self._folder.ask_to_stop()
+            if patience.look(stop=stop.is_set()):
+                patience.give_up()
         failed = [rank for rank, result in results.items() if result is None]
         if failed:
             raise self._late_failure(min(failed))
         return [result for rank in range(len(orders)) if (result := results[rank]) is not None]
 
     def kill(self) -> None:
-        """End every actor, and wait until they are gone."""
-        for actor in self._actors:
-            self._ray.kill(actor)
-        if self._pending:
-            self._ray.wait(list(self._pending), num_returns=len(self._pending), timeout=FAILURE_GRACE_S)
+        """End every actor, and wait until they are gone; where Ray itself is gone, they are too."""
+        with forgiving_ray():
+            for actor in self._actors:
+                self._ray.kill(actor)
+            if self._pending:
+                self._ray.wait(list(self._pending), num_returns=len(self._pending), timeout=FAILURE_GRACE_S)
 
     def _places(self) -> list[dict[str, Any]]:
         """Wait until every actor is somewhere, and return where."""
@@ -168,7 +169,7 @@ class _Ranks:
         """Wait for a failed rank's report: folders shared between hosts may show files late."""
         give_up = time.monotonic() + FAILURE_GRACE_S
         while True:
-            failures = read_failures(self._folder)
+            failures = self._failures()
             for error in failures:
                 if not isinstance(error, PeerLost):
                     return error
@@ -183,14 +184,23 @@ class _Ranks:
     def _new_results(self) -> dict[int, dict[str, Any] | None]:
         """Wait a moment; return the results of ranks that have ended since, or raise if one has died."""
         done, _ = self._ray.wait(list(self._pending), num_returns=len(self._pending), timeout=POLL_S)
-        results = {}
+        results: dict[int, Any] = {}
         for ref in done:
             rank = self._pending.pop(ref)
             try:
                 results[rank] = json.loads(self._ray.get(ref))
             except self._ray.exceptions.RayError as error:
-                raise self._death(rank, error) from error
+                if not self._folder.result(rank).is_file():
+                    raise self._death(rank, error) from error
+                results[rank] = json.loads(self._folder.result(rank).read_text())  # Ray was lost on the way back
+            if results[rank].keys() == {FAILURE}:
+                self._told.append(failure_of(results[rank][FAILURE]))
+                results[rank] = None
         return results
+
+    def _failures(self) -> list[ManyhandsError]:
+        """Return what ranks reported: in the live folder, or, where that is on a full disk, by what they returned."""
+        return [*read_failures(self._folder), *self._told]
 
     def _death(self, rank: int, error: Exception) -> ManyhandsError:
         self._show(lambda pulse: None)
@@ -203,12 +213,13 @@ class _Ranks:
     def _show(self, observe: Observer) -> None:
         """Pass on what the ranks have told and printed since."""
         for line in self._pulses.lines():
-            observe(Pulse.model_validate_json(line))
+            if pulse := read_pulse(line):
+                observe(pulse)
         for rank, output in enumerate(self._outputs):
             for line in output.lines():
                 if crash := _SIGNAL.search(line):
                     self._crashes[rank] = crash[1]
-                print(line, file=sys.stderr, flush=True)
+                tell(line)
 
 
 @final

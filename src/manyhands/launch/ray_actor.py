@@ -1,5 +1,6 @@
 """One rank of engine `ray`: a process of the cluster that is told, in JSON, what to do."""
 
+import contextlib
 import importlib
 import json
 import os
@@ -13,9 +14,13 @@ from manyhands.comm.torch_ import address_of, connect, listen
 from manyhands.launch.base import Worker, failure
 from manyhands.launch.cores import process_settings
 from manyhands.launch.interrupt import die_with_parent
-from manyhands.launch.live import LiveFolder, LiveWatch, read_job, write_failure
+from manyhands.launch.live import LiveFolder, LiveWatch, failure_values, read_job, write_failure
 from manyhands.launch.ray_cluster import load
+from manyhands.record import write_atomically
 from manyhands.tasks.setup import device_of
+
+FAILURE = "failure"
+"""The only key of what a rank returns that has failed."""
 
 
 @final
@@ -39,14 +44,14 @@ class RankActor:
         )
 
     def run(self, text: str) -> str:
-        """Do the job and return the result as JSON; it is null after a failure, which the live folder tells."""
+        """Do the job and return the result as JSON, or the failure, which the live folder tells sooner if it can."""
         order = json.loads(text)
         rank = order["rank"]
         job, worker_name = read_job(Path(order["job"]))
         folder = LiveFolder(job.run)
         _write_to(output_of(folder, rank))
         watch = LiveWatch(folder, rank)
-        watch.stop_on_sigterm()
+        watch.stop_on_signals()
         result: dict[str, Any] | None = None
         try:
             os.chdir(order["folder"])  # paths in the config are relative to where the user is
@@ -64,11 +69,15 @@ class RankActor:
                     interfaces=os.environ.get("GLOO_SOCKET_IFNAME", ""),
                 )
                 result = worker(comm, job, watch)
+                write_atomically(folder.result(rank), json.dumps(result))  # where it outlives Ray
                 comm.close()
         except BaseException as error:
-            write_failure(folder, failure(error, rank, watch.step), rank)
-        sys.stdout.flush()
-        sys.stderr.flush()
+            explained = failure(error, rank, watch.step)
+            write_failure(folder, explained, rank)
+            result = {FAILURE: failure_values(explained)}
+        with contextlib.suppress(OSError):  # the disk may be full
+            sys.stdout.flush()
+            sys.stderr.flush()
         return json.dumps(result)
 
 

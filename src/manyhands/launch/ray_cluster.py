@@ -23,6 +23,8 @@ from manyhands import facts
 from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, UserError, check
 from manyhands.launch.cores import blas_threads
+from manyhands.launch.interrupt import tell
+from manyhands.launch.signals import STOPS
 
 MISSING = "engine ray needs the package ray; run: pip install 'manyhands[ray]'"
 OBJECT_STORE_BYTES = 80 << 20
@@ -140,17 +142,29 @@ def _init(ray: Any, num_ranks: int, folder: Path) -> None:
         raise ManyhandsError(f"cannot start Ray on this machine: {_first_line(error)}") from error
 
 
+@contextmanager
+def forgiving_ray() -> Iterator[None]:
+    """Say what goes wrong while a Ray is left, and go on: what a run was for is there, or its failure is told."""
+    try:
+        yield
+    except Exception as error:
+        tell(f"manyhands: note: Ray could not be left in order: {_first_line(error)}")
+
+
 def _leave(ray: Any) -> None:
     """End or leave the cluster; a Ctrl-C has no more to end, and would leave half of it running."""
     if threading.current_thread() is not threading.main_thread():
-        ray.shutdown(wait_for_processes=True)
+        with forgiving_ray():
+            ray.shutdown(wait_for_processes=True)
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOPS}
     try:
-        ray.shutdown(wait_for_processes=True)
+        with forgiving_ray():
+            ray.shutdown(wait_for_processes=True)
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # as of one that a library has set, which Python cannot set again
+                signal.signal(number, handler)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from manyhands.launch.cores import process_settings
 from manyhands.launch.environment import check_alone
 from manyhands.launch.interrupt import stop_on_signal
 from manyhands.launch.local import LocalWatch, run_threads
+from manyhands.launch.patience import follow, saying_whom
 from manyhands.training import Job
 
 
@@ -29,4 +30,6 @@ class SerialLauncher(Launcher):
     def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
         """Run the worker here."""
         with process_settings(job.config, 1, facts.cores()), stop_on_signal() as stop:
-            return run_threads(worker, job, [SelfComm()], [LocalWatch(stop, observe)], on_failure=lambda _: None)
+            watch = LocalWatch(stop, observe)
+            with saying_whom(follow(lambda: [watch.step], job.run.checkpoints), stop):
+                return run_threads(worker, job, [SelfComm()], [watch], on_failure=lambda _: None)

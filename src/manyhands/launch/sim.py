@@ -1,6 +1,7 @@
 """Engine `sim`: virtual workers that take turns in this thread, each with a clock of its own."""
 
 import threading
+from dataclasses import replace
 from typing import Any, final
 
 from manyhands import facts
@@ -34,6 +35,7 @@ class SimLauncher(Launcher):
     def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
         """Run the worker once per virtual rank."""
         world = SimWorld(num_ranks(job.config), self._machine)
+        job = replace(job, same_data=job.data is not None)
         with process_settings(job.config, 1, facts.cores()), stop_on_signal() as stop:
 
             def work(comm: SimComm) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from abc import ABC, abstractmethod
@@ -14,13 +15,14 @@ from pathlib import Path
 from typing import ClassVar, final
 
 from manyhands import facts
-from manyhands.comm import mpi, torch_
+from manyhands.comm import torch_
 from manyhands.config import RunConfig
-from manyhands.errors import UserError, check
+from manyhands.errors import RankFailed, UserError, check
 from manyhands.launch.cores import blas_threads
+from manyhands.launch.guard import cause_of
 from manyhands.launch.interrupt import die_with_parent
-from manyhands.launch.live import LiveFolder, read_status
-from manyhands.launch.rank import World
+from manyhands.launch.live import LiveFolder, read_deaths, read_status
+from manyhands.launch.rank import World, meet_mpi, meeting
 from manyhands.sync.base import num_ranks
 
 Process = subprocess.Popen[str]
@@ -49,8 +51,8 @@ class Starter(ABC):
         """Start them, each the first of a session of its own, so that Ctrl-C reaches only us."""
 
     @abstractmethod
-    def deaths(self, folder: LiveFolder, num_ranks: int, statuses: Sequence[int | None], text: str) -> dict[int, str]:
-        """Return how ranks died that could not say so themselves; the processes' statuses and output tell."""
+    def deaths(self, folder: LiveFolder, num_ranks: int, statuses: Sequence[int | None]) -> list[RankFailed]:
+        """Return how ranks died that could not say so themselves; the processes' statuses tell."""
 
 
 @final
@@ -67,24 +69,17 @@ class Mpiexec(Starter):
 
     def world(self) -> World:
         """Return MPI's world."""
-        return mpi.world()
+        return meet_mpi()
 
     def start(self, config: RunConfig, folder: LiveFolder) -> Iterator[Process]:
         """Start mpiexec."""
         processes = str(num_processes(config))
         yield _popen([*find_mpiexec(config.mpiexec), "-n", processes, *_rank_command(folder)], config)
 
-    def deaths(self, folder: LiveFolder, num_ranks: int, statuses: Sequence[int | None], text: str) -> dict[int, str]:
-        """Read mpiexec's lament; without one, suspect the first rank that left no result."""
-        places = {rank: place for rank in range(num_ranks) if (place := read_status(folder, rank))}
-        died = re.search(r"PID (\d+) RUNNING AT (\S+)", text)
-        for rank, (pid, _, _) in places.items():
-            if died and pid == int(died[1]):
-                killed, ended = re.search(r"\(signal (\d+)\)", text), re.search(r"EXIT CODE: (\d+)", text)
-                code = -int(killed[1]) if killed else int(ended[1]) if ended else None
-                return {rank: cause_of(code)}
-        silent = [rank for rank in places if not folder.result(rank).is_file()]
-        return {rank: cause_of(statuses[0]) for rank in silent[:1]}
+    def deaths(self, folder: LiveFolder, num_ranks: int, statuses: Sequence[int | None]) -> list[RankFailed]:
+        """Read what the ranks' guards have left; mpiexec's own words are of any rank that it killed."""
+        deaths = read_deaths(folder)
+        return [_dead(folder, death.rank, death.cause, death.host) for death in deaths]
 
 
 @final
@@ -100,7 +95,8 @@ class Children(Starter):
 
     def world(self) -> World:
         """Return torchrun's world."""
-        return torch_.world(os.environ["MASTER_ADDR"], os.environ.get("GLOO_SOCKET_IFNAME", ""))
+        with meeting():
+            return torch_.world(os.environ["MASTER_ADDR"], os.environ.get("GLOO_SOCKET_IFNAME", ""))
 
     def start(self, config: RunConfig, folder: LiveFolder) -> Iterator[Process]:
         """Start them; the port is open before the first one runs, so none can come too early or find it taken."""
@@ -111,14 +107,20 @@ class Children(Starter):
         for rank in range(1, num_ranks(config)):
             yield _popen([*command, str(rank)], config)
 
-    def deaths(self, folder: LiveFolder, num_ranks: int, statuses: Sequence[int | None], text: str) -> dict[int, str]:
+    def deaths(self, folder: LiveFolder, num_ranks: int, statuses: Sequence[int | None]) -> list[RankFailed]:
         """Look for children that ended without a failure or a result; those killed by a signal come first."""
         silent = {
             rank: status
             for rank, status in enumerate(statuses)
             if status is not None and not folder.failure(rank).is_file() and not folder.result(rank).is_file()
         }
-        return {rank: cause_of(silent[rank]) for rank in sorted(silent, key=lambda rank: (silent[rank] >= 0, rank))}
+        ranks = sorted(silent, key=lambda rank: (silent[rank] >= 0, rank))
+        return [_dead(folder, rank, cause_of(silent[rank]), socket.gethostname()) for rank in ranks]
+
+
+def world_of(engine: str) -> World:
+    """Return the comm of the processes that were started from outside for this engine."""
+    return {starter.engine: starter for starter in (Mpiexec(), Children())}[engine].world()
 
 
 def num_processes(config: RunConfig) -> int:
@@ -139,13 +141,9 @@ def find_mpiexec(given: str = "") -> list[str]:
     return [found]
 
 
-def cause_of(status: int | None) -> str:
-    """Put a process's exit status in words; a negative one is a signal's number."""
-    if status is None:
-        return "ended by itself"
-    if status < 0:
-        return f"killed by signal {-status} ({signal.Signals(-status).name})"
-    return f"ended by itself with exit code {status}"
+def _dead(folder: LiveFolder, rank: int, cause: str, host: str) -> RankFailed:
+    _, step, _ = read_status(folder, rank) or (0, -1, "")
+    return RankFailed(rank=rank, host=host, step=step, cause=cause)
 
 
 def _rank_command(folder: LiveFolder) -> list[str]:

@@ -1,5 +1,6 @@
 """Engine `threads`: ranks as threads of this process, sharing memory (the papers' OpenMP row)."""
 
+from dataclasses import replace
 from typing import Any, final
 
 from manyhands import facts
@@ -11,6 +12,7 @@ from manyhands.launch.cores import process_settings
 from manyhands.launch.environment import check_alone
 from manyhands.launch.interrupt import stop_on_signal
 from manyhands.launch.local import LocalWatch, run_threads
+from manyhands.launch.patience import follow
 from manyhands.sync.base import num_ranks
 from manyhands.training import Job
 
@@ -29,9 +31,22 @@ class ThreadsLauncher(Launcher):
 
     def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
         """Run the worker in as many threads."""
-        size = num_ranks(job.config)
+        size, job = num_ranks(job.config), replace(job, same_data=job.data is not None)
         group = ThreadGroup(size)
         comms = [ThreadComm(group, rank) for rank in range(size)]
         with process_settings(job.config, job.config.workers, facts.cores()), stop_on_signal() as stop:
             watches = [LocalWatch(stop, observe) for _ in comms]
-            return run_threads(worker, job, comms, watches, on_failure=lambda _: group.abort())
+            patience = follow(lambda: [watch.step for watch in watches[: job.config.size]], job.run.checkpoints)
+
+            def look() -> None:
+                if patience.look(stop=stop.is_set()):
+                    patience.give_up()
+
+            return run_threads(
+                worker,
+                job,
+                comms,
+                watches,
+                on_failure=lambda _: group.abort(),
+                look=look,
+            )

@@ -11,7 +11,7 @@ ready links have figures that are typical of their kind:
   costs counts 3.4 µs a hop.
 """
 
-import tomllib
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from manyhands.config import plain_words
-from manyhands.errors import UserError, check, unknown
+from manyhands.config import parse_toml, plain_words
+from manyhands.errors import UserError, check, shown, unknown
 from manyhands.model.links import Floats, Link
 
 MOST = 1_000_000
@@ -73,7 +73,7 @@ def _read_link(given: object) -> object:
     ready = ", ".join(READY_LINKS)
     check(
         isinstance(given, dict | LinkSpec),
-        f"a link is one of {ready}, or a table with latency_us and gigabit_per_s, got {given!r}",
+        f"a link is one of {ready}, or a table with latency_us and gigabit_per_s, got {shown(given)}",
     )
     _check_keys("setting of a link", given, LinkSpec)
     return given
@@ -93,7 +93,7 @@ class SlowNode(BaseModel):
 def _read_slow(given: object) -> object:
     """Check the keys of each slow node."""
     well = isinstance(given, list | tuple) and all(isinstance(each, dict | SlowNode) for each in given)
-    check(well, f"slow is a list such as [{{ node = 3, factor = 2.0 }}], got {given!r}")
+    check(well, f"slow is a list such as [{{ node = 3, factor = 2.0 }}], got {shown(given)}")
     assert isinstance(given, list | tuple)
     for each in given:
         _check_keys("setting of a slow node", each, SlowNode)
@@ -187,7 +187,7 @@ def read_cluster(path_or_name: str | Path) -> Cluster:
     if isinstance(path_or_name, str) and path_or_name in READY_CLUSTERS:
         return READY_CLUSTERS[path_or_name]
     path = Path(path_or_name)
-    if not path.exists() and len(path.parts) == 1 and not path.suffix:
+    if not os.path.exists(path) and len(path.parts) == 1 and not path.suffix:
         unknown("cluster", str(path), [*READY_CLUSTERS, "FILE.toml"])
     try:
         return _make_cluster(_read_toml(path))
@@ -197,13 +197,13 @@ def read_cluster(path_or_name: str | Path) -> Cluster:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"it is not valid TOML: {error}") from None
+        return parse_toml(path.read_bytes())
     except FileNotFoundError:
         raise UserError("there is no such file") from None
     except OSError as error:
         raise UserError(f"it cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"it is not valid TOML: {error}") from None
 
 
 def _make_cluster(values: dict[str, Any]) -> Cluster:
@@ -215,4 +215,4 @@ def _make_cluster(values: dict[str, Any]) -> Cluster:
         name = ".".join(str(part) for part in first["loc"])
         if first["type"] == "missing":
             raise UserError(f"it needs a value for {name}") from None
-        raise UserError(f"{name} {plain_words(first['msg'])}, got {first['input']!r}") from None
+        raise UserError(f"{name} {plain_words(first['msg'])}, got {shown(first['input'])}") from None

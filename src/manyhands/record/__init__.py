@@ -1,36 +1,42 @@
 """What came out: of a run, of a sweep, of a profile. Needs neither torch nor MPI."""
 
-from manyhands.record.profile import FunctionRow, LineRow, ProfileRecord, RankProfile
-from manyhands.record.run import (
-    Pulse,
-    Quantiles,
-    RankRecord,
-    RunDir,
-    RunRecord,
-    Steady,
-    find_run,
-    list_runs,
-    new_id,
-    open_run,
-    read_events,
-    write_atomically,
-)
-from manyhands.record.sweep import (
-    Cause,
-    Cell,
-    Finding,
-    Fit,
-    Interval,
-    Kind,
-    Measure,
-    Part,
-    Remedy,
-    Row,
-    SweepDir,
-    SweepRecord,
-    find_sweep,
-    list_sweeps,
-)
+from typing import TYPE_CHECKING
+
+from manyhands.lazy import lazy
+
+if TYPE_CHECKING:
+    from manyhands.record.files import write_atomically
+    from manyhands.record.profile import FunctionRow, LineRow, ProfileRecord, RankProfile
+    from manyhands.record.run import (
+        Others,
+        Pulse,
+        Quantiles,
+        RankRecord,
+        RunDir,
+        RunRecord,
+        Steady,
+        find_run,
+        list_runs,
+        new_id,
+        open_run,
+        read_events,
+    )
+    from manyhands.record.sweep import (
+        Cause,
+        Cell,
+        Finding,
+        Fit,
+        Interval,
+        Kind,
+        Measure,
+        Part,
+        Remedy,
+        Row,
+        SweepDir,
+        SweepRecord,
+        find_sweep,
+        list_sweeps,
+    )
 
 __all__ = [
     "Cause",
@@ -42,6 +48,7 @@ __all__ = [
     "Kind",
     "LineRow",
     "Measure",
+    "Others",
     "Part",
     "ProfileRecord",
     "Pulse",
@@ -64,3 +71,17 @@ __all__ = [
     "read_events",
     "write_atomically",
 ]
+
+_SWEEPS = {
+    "Cause", "Cell", "Finding", "Fit", "Interval", "Kind", "Measure", "Part", "Remedy", "Row", "SweepDir",
+    "SweepRecord", "find_sweep", "list_sweeps",
+}  # fmt: skip
+_PROFILES = {"FunctionRow", "LineRow", "ProfileRecord", "RankProfile"}
+
+_HOMES = {
+    "write_atomically": "files",
+    **dict.fromkeys(_SWEEPS, "sweep"),
+    **dict.fromkeys(_PROFILES, "profile"),
+}
+
+__getattr__, __dir__ = lazy(__name__, {name: _HOMES.get(name, "run") for name in __all__})

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from manyhands.errors import UserError, check
+from manyhands.record.run import Others
 
 DECIDE_TIMES = ("python", "torch", "numpy", "mpi4py", "mpich")
 """Packages whose other version may make other times."""
@@ -162,6 +163,8 @@ class Calibration(BaseModel):
     """By the engine's name."""
     contention: list[Contention] = []
     cores: CoreTimes
+    others: Others | None = None
+    """What other programs used of the cores while the newest part was measured, in the worst of its launches."""
 
     def crowd(self, engine: str, task: str) -> list[Contention]:
         """Return what was measured of several of a task's workers at the same time."""
@@ -217,10 +220,10 @@ def read_calibration(path: Path, task: str, engine: str = "", *, named: bool = F
 def open_calibration(path: Path) -> Calibration | None:
     """Read a calibration, or return None where there is no file; a damaged one is an error in one sentence."""
     try:
-        return Calibration.model_validate_json(path.read_text())
+        return Calibration.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (ValidationError, UnicodeDecodeError):
+    except ValidationError:
         raise UserError(
             f"'{path}' is damaged, or no calibration of this version; remove it and calibrate again"
         ) from None

@@ -52,7 +52,7 @@ class PaperFigure(BaseModel):
     published_high: float | None = None
     """The same as numbers; they differ where the paper gives a range."""
     ours: Interval | None = None
-    """Median over the repeats and its 95 % interval; None where it was not measured."""
+    """Median over the repeats and its interval; None where it was not measured."""
     decimals: int = 2
     faster: float | None = None
     """Of a time: how many times as long the paper's machine took."""

@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from manyhands.record.run import Others
+
 
 class FunctionRow(BaseModel):
     """One function of a rank's training loop."""
@@ -108,6 +110,8 @@ class ProfileRecord(BaseModel):
     """After how many steps a whole training would do so."""
     trace: str
     """The timeline's file in the run's folder; empty where none was asked for."""
+    others: Others | None = None
+    """What other programs used of the cores meanwhile; None where the system does not tell."""
     ranks: list[RankProfile]
     hardware: dict[str, Any]
     versions: dict[str, str]

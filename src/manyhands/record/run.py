@@ -1,7 +1,7 @@
 """What came out of a run, and the folder that keeps it. Needs neither torch nor MPI."""
 
+import contextlib
 import json
-import os
 import secrets
 import time
 from dataclasses import dataclass
@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from manyhands.config import RunConfig
 from manyhands.errors import UserError, check, unknown
+from manyhands.record.files import write_atomically
+from manyhands.spec import with_field_docs
 
 
 class Quantiles(BaseModel):
@@ -54,6 +56,33 @@ class Steady(BaseModel):
     wait_ms: float
 
 
+class Others(BaseModel):
+    """What other programs used of the cores during a run, on the host where they took the largest share."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    host: str
+    cores: float
+    """Cores that they used, on average over the run."""
+    of: float
+    """Cores that the run could use there."""
+    wanted: int
+    """Cores that the run itself could keep busy there: threads of its ranks."""
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether they took what the run would have used: a large share, and more than it left idle."""
+        return self.cores >= BUSY_SHARE * self.of and self.cores + self.wanted > self.of
+
+    def __str__(self) -> str:
+        return f"other programs used {self.cores:.1f} of {self.of:g} cores"
+
+
+BUSY_SHARE = 0.1
+"""The share of the cores that others may use without this being said."""
+
+
+@with_field_docs
 class RunRecord(BaseModel):
     """One run's result.
 
@@ -99,26 +128,48 @@ class RunRecord(BaseModel):
     bytes_sent: int
     messages: int
     weights_sha256: str
+    weights_missing: str = ""
+    """Why the weights could not be written, where they could not."""
+    warnings: list[str] = []
+    """Why the weights are not those of one worker, where an exact strategy would give them."""
+    blas_threads: int = 0
+    """Threads inside a worker's matrix products, on rank 0; 0 where an older version wrote the record."""
+    others: Others | None = None
+    """What other programs used of the cores meanwhile; None where the system does not tell."""
     ranks: list[RankRecord]
     hardware: dict[str, Any]
     versions: dict[str, str]
     config: RunConfig
 
 
+@with_field_docs
 class Pulse(BaseModel):
-    """How a run is doing: what the progress bar shows."""
+    """How a run is doing: what the progress bar shows, and `train(observe=…)` is given."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     step: int
+    """Steps that are done."""
     steps: int
+    """Steps that the run will have."""
     epoch: int
+    """The epoch that the last of these steps belongs to, counted from 1."""
     epochs: int
+    """Epochs that the run will have."""
     loss: float
+    """Mean training loss of the steps since the last pulse."""
     accuracy: float | None
+    """Share of the test samples that were right at the last evaluation; None before the first."""
     samples_per_s: float
+    """Training samples per second, on the whole run so far."""
     eta_s: float
+    """Seconds that the rest will take at that speed."""
     compute_s: float
+    """Seconds that this rank computed."""
     comm_s: float
+    """Seconds that the exchanges themselves took."""
     wait_s: float
+    """Seconds that this rank waited for others in them."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +213,16 @@ class RunDir:
         return self.path / "trace.json"
 
     @property
+    def profile(self) -> Path:
+        """Where the time went by functions, where this was a profile."""
+        return self.path / "profile.json"
+
+    @property
+    def failure(self) -> Path:
+        """Why the run ended early, where it could still say so."""
+        return self.path / "failure.json"
+
+    @property
     def checkpoints(self) -> Path:
         """The checkpoints."""
         return self.path / "checkpoints"
@@ -174,35 +235,35 @@ class RunDir:
     def read(self) -> RunRecord | None:
         """Return the record, or None where there is none that can be read."""
         try:
-            return RunRecord.model_validate_json(self.record.read_text(encoding="utf-8"))
+            return RunRecord.model_validate_json(self.record.read_bytes())
         except (OSError, ValidationError):
             return None
 
 
 def new_id(config: RunConfig) -> str:
-    """Name a run by its time, task and workers, and four letters that keep it unique."""
+    """Name a run by its time, task and workers, and six letters that keep it unique."""
     stem = Path(config.task.partition(":")[0]).stem
     many = f"{config.workers}x{config.threads}" if config.threads > 1 else str(config.workers)
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{stem}-{config.engine}{many}-{secrets.token_hex(2)}"
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{stem}-{config.engine}{many}-{secrets.token_hex(3)}"
+
+
+def make_folder(run: RunDir) -> None:
+    """Make the run's folder; one that cannot be made is a user error."""
+    try:
+        run.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write to --out '{run.path.parent}': {error.strerror}") from None
+    except ValueError as error:  # a name that no file can have
+        raise UserError(f"cannot write to --out '{run.path.parent}': {error}") from None
 
 
 def open_run(run: RunDir, config: RunConfig) -> None:
     """Make the run's folder and write its settings; a folder that cannot be written is a user error."""
+    make_folder(run)
     try:
-        run.path.mkdir(parents=True, exist_ok=True)
         write_atomically(run.toml, config.to_toml())
     except OSError as error:
         raise UserError(f"cannot write to --out '{run.path.parent}': {error.strerror}") from None
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write beside, flush, then rename, so that a reader sees the old file or the new one, whole."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")  # several threads may write
-    with open(beside, "w", encoding="utf-8") as f:
-        f.write(text)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(beside, path)
 
 
 def read_events(folder: str, server: int) -> list[dict[str, int]]:
@@ -213,14 +274,17 @@ def read_events(folder: str, server: int) -> list[dict[str, int]]:
     try:
         events = [json.loads(line) for line in path.read_text().splitlines()]
         return [{"worker": int(event["worker"]), "staleness": int(event["staleness"])} for event in events]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         raise UserError(f"'{path}' is damaged: its lines are not events of a server") from None
 
 
 def list_runs(out: Path) -> list[RunDir]:
     """Return the runs under this folder, the one started or resumed last at the end."""
-    files = sorted(out.glob("*/run.toml"), key=lambda p: p.stat().st_mtime_ns)
-    return [RunDir(file.parent) for file in files]
+    written_ns: dict[Path, int] = {}
+    for file in out.glob("*/run.toml"):
+        with contextlib.suppress(OSError):  # just deleted
+            written_ns[file.parent] = file.stat().st_mtime_ns
+    return [RunDir(folder) for folder in sorted(written_ns, key=lambda folder: written_ns[folder])]
 
 
 def find_run(out: Path, name: str) -> RunDir:

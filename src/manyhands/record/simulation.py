@@ -153,6 +153,8 @@ class SimulationRecord(BaseModel):
     """Where the strategies were not only timed."""
     failed: dict[str, str] = {}
     """Trainings that failed, and why."""
+    warnings: list[str] = []
+    """Why trainings of several workers did not give the answer of one."""
     machine: str
     """The machine that was calibrated."""
     calibrated: str

@@ -1,5 +1,6 @@
 """What came out of a sweep: the runs of each cell, and what they say together. Needs neither torch nor MPI."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -8,6 +9,8 @@ from pydantic import BaseModel, ConfigDict
 
 from manyhands.errors import check, unknown
 from manyhands.record.reading import read_record
+from manyhands.record.run import Others
+from manyhands.spec import with_field_docs
 
 Kind = Literal["strong", "weak"]
 """Strong: the same batch for however many workers. Weak: the same batch for each worker."""
@@ -18,6 +21,12 @@ Cause = Literal["comm", "wait", "serial", "small-batch", "oversubscription", "me
 """
 MOST_WORKERS = 1024
 """A best number of workers beyond this is as good as none: nobody measures that far."""
+LARGE_ERROR_PCT = 20.0
+"""A fit error from which on a law does not describe what was measured."""
+WIDE = 0.5
+"""Width from which on the interval of a law's share, which lies between 0 and 1, says nothing."""
+BOUND = 1 - 1e-9
+"""A serial share as good as 1, beyond which no law with such a share goes."""
 
 
 class Cell(BaseModel):
@@ -93,16 +102,38 @@ class Measure(BaseModel):
     test_accuracy: float = 0.0
     max_rss_bytes: int = 0
     """Memory of the rank that took the most."""
+    warnings: list[str] = []
+    """What the run's record warns of."""
     energy_j: float | None = None
     """What the machine used while the run's process lived, where it tells."""
+    others: Others | None = None
+    """What other programs used of the cores while it trained, where the system tells."""
+
+
+LEAST_COVERAGE_PCT = 90.0
+"""Bounds that hold the true value less often than this are not shown."""
 
 
 class Interval(BaseModel):
-    """A value and its 95 % interval."""
+    """A value and an interval that holds the true one, mostly in 95 of 100 cases."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     value: float
     low: float
     high: float
+    coverage_pct: float = 95.0
+    """In how many of 100 cases: less than 95 for a median of few repeats."""
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether its bounds say something: one run has none, nor has a law at its bound, and few runs say little."""
+        return self.is_known and self.low < self.high and math.isfinite(self.high - self.low)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there were runs enough to tell its bounds."""
+        return self.coverage_pct >= LEAST_COVERAGE_PCT
 
 
 class Row(BaseModel):
@@ -127,7 +158,8 @@ class Row(BaseModel):
     improvement_pct: float | None = None
     """The papers' performance improvement: (T1 − Tn) / T1 × 100; in a weak sweep, of the time per sample."""
     karp_flatt: Interval | None = None
-    """Serial fraction that the speed-up tells of (Karp and Flatt 1990)."""
+    """Serial fraction that the speed-up tells of (Karp and Flatt 1990); None in a weak sweep, whose work grows with the
+    workers, and where the speed-up is below 1 or beyond the workers."""
     compute_ms: float = 0.0
     serial_ms: float = 0.0
     comm_ms: float = 0.0
@@ -142,6 +174,8 @@ class Row(BaseModel):
     test_accuracy: float = 0.0
     max_rss_bytes: int = 0
     energy_j: float | None = None
+    others: Others | None = None
+    """What other programs used of the cores during the run that was disturbed as much as the median."""
 
 
 class Fit(BaseModel):
@@ -160,6 +194,23 @@ class Fit(BaseModel):
     """Where adding a worker stops helping; None where it never does by this law, up to `MOST_WORKERS`."""
     error_pct: float
     """Root mean square of the relative residuals."""
+
+    @property
+    def describes(self) -> bool:
+        """Whether the law describes what was measured: it errs little, is not at its bound, and is known narrowly."""
+        return self.error_pct < LARGE_ERROR_PCT and not self.is_slower and not self.is_vague
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether all is serial by this law, as for workers that are slower together than one alone."""
+        serial = self.parameters.get("serial")
+        return serial is not None and serial.value >= BOUND
+
+    @property
+    def is_vague(self) -> bool:
+        """Whether the runs leave open which share it has."""
+        shares = [p for name, p in self.parameters.items() if name != "rate"]
+        return any(p.high - p.low >= WIDE or not p.is_known for p in shares)
 
 
 class Part(BaseModel):
@@ -191,6 +242,7 @@ class Finding(BaseModel):
     remedies: list[Remedy]
 
 
+@with_field_docs
 class SweepRecord(BaseModel):
     """One sweep's result."""
 
@@ -212,8 +264,14 @@ class SweepRecord(BaseModel):
     """One for the baseline and each cell; probes have none."""
     fits: list[Fit]
     findings: list[Finding]
+    warnings: list[str] = []
+    """Why runs of several workers did not give the answer of one."""
     hardware: dict[str, Any]
     versions: dict[str, str]
+    budget: str = ""
+    """Time that the sweep was to take; empty where steps and repeats were given instead."""
+    notes: list[str] = []
+    """What was left out to keep to the budget."""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,15 @@
 """Numbers and names in words that people read: units, figures that matter, intervals, cells."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from manyhands.record.simulation import Estimate
-from manyhands.record.sweep import MOST_WORKERS, Cell, Interval
+if TYPE_CHECKING:
+    from manyhands.record.simulation import Estimate
+    from manyhands.record.sweep import Cell, Interval
 
 NOTHING = "–"
 """What stands where there is nothing to tell."""
@@ -36,6 +40,22 @@ def percent(value: float | None, decimals: int = 1) -> str:
     """Write a number that is a percentage already."""
     text = fixed(value, decimals)
     return text if text == NOTHING else f"{text} %"
+
+
+def share(part: float, whole: float, decimals: int = 1) -> str:
+    """Write what percentage of a whole a part is; nothing where there is no whole."""
+    return percent(100 * part / whole, decimals) if whole > 0 else NOTHING
+
+
+def rate(per_second: float | None) -> str:
+    """Write how many samples pass in a second; nothing where no time did, as on virtual clocks that stand still."""
+    return fixed(per_second or None, 0)
+
+
+def signed_percent(value: float | None) -> str:
+    """Write a percentage with its sign: +1.2 %."""
+    text = percent(value)
+    return f"+{text}" if value is not None and value >= 0 and text != NOTHING else text
 
 
 def plus_minus(value: float | None) -> str:
@@ -83,9 +103,21 @@ def span(interval: Interval, factor: float = 1.0, decimals: int = 2) -> str:
     return f"{low} to {high}" if "-" in low + high else f"{low}–{high}"
 
 
-def interval_95(interval: Interval, factor: float = 1.0, decimals: int = 2) -> str:
-    """Write a 95 % interval: `95 %: 1.70–1.81`; nothing where it has no width, as of one run or at a law's bound."""
-    return f"95 %: {span(interval, factor, decimals)}" if interval.low < interval.high else ""
+def has_width(interval: Interval | Estimate | None) -> bool:
+    """Tell whether there is an interval to show."""
+    if interval is None or not getattr(interval, "is_known", True):  # of an estimate the bounds are always known
+        return False
+    return interval.low < interval.high and math.isfinite(interval.high - interval.low)
+
+
+def coverage(interval: Interval) -> str:
+    """Write how often such an interval holds the true value: `95 %`, or `93.8 %` for a median of five repeats."""
+    return f"{min(95.0, interval.coverage_pct):.3g} %"
+
+
+def with_coverage(interval: Interval, factor: float = 1.0, decimals: int = 2) -> str:
+    """Write an interval with how often it holds the true value: `95 %: 1.70–1.81`; nothing where it has no width."""
+    return f"{coverage(interval)}: {span(interval, factor, decimals)}" if has_width(interval) else ""
 
 
 def in_brackets(*texts: str) -> str:
@@ -96,12 +128,14 @@ def in_brackets(*texts: str) -> str:
 
 def workers_span(best: Interval) -> str:
     """Write the bounds of a best number of workers: `9–14`, or `5 or more` where no upper one was found."""
+    from manyhands.record.sweep import MOST_WORKERS  # records are slow to import, and most texts need none
+
     return f"{best.low:.0f} or more" if best.high >= MOST_WORKERS else span(best, 1, 0)
 
 
 def with_span(text: str, interval: Interval | None, factor: float = 1.0, decimals: int = 2) -> str:
     """Add the bounds to a value that stands already as text."""
-    if interval is None or text == NOTHING or interval.low >= interval.high:
+    if interval is None or text == NOTHING or not has_width(interval):
         return text
     return f"{text} ({span(interval, factor, decimals)})"
 
@@ -110,7 +144,7 @@ def with_bounds(value: Estimate, text: Callable[[float], str]) -> str:
     """Write a value and its bounds, whose unit is said only once where it is the same: 3.21 ms (3.10–3.32)."""
     middle, low, high = (text(each) for each in (value.value, value.low, value.high))
     unit = middle.lstrip("0123456789.,")
-    if low == middle == high:
+    if low == middle == high or NOTHING in (low, middle, high):
         return middle
     if unit and all(each.lstrip("0123456789.,") == unit for each in (low, high)):
         low, high = (each.removesuffix(unit) for each in (low, high))

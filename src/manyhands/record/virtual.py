@@ -54,6 +54,8 @@ class VirtualRecord(BaseModel):
     """Virtual seconds of the whole training; evaluations take none."""
     staleness: dict[str, float] = {}
     """Of an asynchronous run: how many updates old the weights were for which gradients were computed."""
+    warnings: list[str] = []
+    """Why its weights are not those of one worker, where an exact strategy would give them."""
     wall_s: float
     """Real seconds that it took here."""
     weights_sha256: str

@@ -33,6 +33,8 @@ class Replica(ABC):
 
     params: Tensor
     grads: Tensor
+    spans: dict[str, tuple[int, int]]
+    """Where each weight and each moving statistic lies in `params`, by its name in the network."""
     module: nn.Module
     update: Update
     announces: bool = True

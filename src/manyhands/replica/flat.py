@@ -1,6 +1,6 @@
 """The general replica: any `nn.Module`, by autograd into flat gradients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import final
 
@@ -27,9 +27,10 @@ class FlatReplica(Replica):
         reseed: bool,
     ) -> None:
         self.module, self._layout, self._loss, self._draws, self._reseed = module, layout, loss, draws, reseed
-        self.params, self.grads = layout.params, layout.grads
+        self.params, self.grads, self.spans = layout.params, layout.grads, layout.spans
         n = layout.num_weights
         self._statistics, self._moves = self.params[n:], self.grads[n:]
+        self._buffers = list(_places(module, layout))
         self.update = Update(self.params, self.grads, n, optimizer)
         self._ready: list[Callable[[int, int], None]] = []
 
@@ -75,6 +76,11 @@ class FlatReplica(Replica):
     def _take_moves(self, before: Tensor, weight: float) -> None:
         """Turn what the forward pass did to the statistics into moves, and take it back until `apply`."""
         n = self._layout.num_weights
+        for buffers, name, view in self._buffers:
+            now = buffers[name]
+            if now is not None and now is not view:  # the model assigned a new tensor instead of writing into the old
+                view.copy_(now.detach())
+                buffers[name] = view
         for name, (start, stop) in self._layout.counters.items():
             counted = self.module.get_buffer(name).reshape(-1) - before[start - n : stop - n].round()
             self.params[start:stop].add_(counted)
@@ -87,3 +93,11 @@ class FlatReplica(Replica):
         for name, (start, stop) in self._layout.counters.items():
             counter = self.module.get_buffer(name)
             counter.copy_(self.params[start:stop].round().view(counter.shape))
+
+
+def _places(module: nn.Module, layout: Layout) -> Iterator[tuple[dict[str, Tensor | None], str, Tensor]]:
+    """Yield each buffer that is a view of `params`: the dict of its layer that holds it, its name there, and itself."""
+    for name, b in module.named_buffers():
+        if name in layout.spans and name not in layout.counters:
+            owner, _, leaf = name.rpartition(".")
+            yield module.get_submodule(owner)._buffers, leaf, b

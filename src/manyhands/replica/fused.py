@@ -71,7 +71,7 @@ class FusedReplica(Replica):
     def __init__(self, module: nn.Module, layout: Layout, loss_name: str, optimizer: OptimizerFactory) -> None:
         stack = stack_of_layers(module)
         assert stack is not None
-        self.module, self.params, self.grads = module, layout.params, layout.grads
+        self.module, self.params, self.grads, self.spans = module, layout.params, layout.grads, layout.spans
         self._softmax = loss_name == CROSS_ENTROPY
         self._layers = []
         for linear, activation in stack:

@@ -38,7 +38,7 @@ class Update:
     """Changes the weights by their gradients, and the running statistics behind them by their moves."""
 
     def __init__(self, params: Tensor, grads: Tensor, num_weights: int, factory: OptimizerFactory) -> None:
-        self._params, self._grads, self.num_weights, self._factory = params, grads, num_weights, factory
+        self._params, self.grads, self.num_weights, self._factory = params, grads, num_weights, factory
         self.scale = 1.0
         """What the learning rate is multiplied by in the next step, for warm-up and decay."""
         self.steps = 0
@@ -98,9 +98,9 @@ class Update:
         self.start, self.stop = start, stop
         n = self.num_weights
         self._weights = self._params[min(start, n) : min(stop, n)]
-        self._weights.grad = self._grads[min(start, n) : min(stop, n)]
+        self._weights.grad = self.grads[min(start, n) : min(stop, n)]
         self._statistics = self._params[max(start, n) : max(stop, n)]
-        self._moves = self._grads[max(start, n) : max(stop, n)]
+        self._moves = self.grads[max(start, n) : max(stop, n)]
         self.optimizer = self._factory([self._weights])
         self._step = stepper(self.optimizer)
 
@@ -154,4 +154,5 @@ def is_plain(optimizer: Optimizer) -> bool:
     """Tell whether it is SGD without anything that it would have to remember."""
     (group,) = optimizer.param_groups
     extras = ("momentum", "dampening", "weight_decay", "nesterov", "maximize")
-    return type(optimizer) is SGD and not any(group[name] for name in extras)
+    alone = type(optimizer) is SGD and len(group["params"]) == 1
+    return alone and not any(group[name] for name in extras)

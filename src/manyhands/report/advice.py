@@ -130,7 +130,7 @@ def best_grid(record: AdviceRecord) -> Grid:
     names = [*(f"{number}." for number, _ in enumerate(record.best, 1)), "one worker"]
     rows = zip(names, [*record.best, record.alone], strict=True)
     return Grid(
-        ["", *(name for name, _ in columns)], [[name, *(text(row) for _, text in columns)] for name, row in rows]
+        ["way", *(name for name, _ in columns)], [[name, *(text(row) for _, text in columns)] for name, row in rows]
     )
 
 

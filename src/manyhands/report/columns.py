@@ -14,6 +14,7 @@ from manyhands.record.texts import (
     num_bytes,
     percent,
     plain,
+    rate,
     times,
     with_span,
 )
@@ -42,10 +43,10 @@ def marked_name(row: Row) -> str:
     return " ".join([cell_name(row.cell), *(mark for mark, holds in marks if holds)])
 
 
-def split_percent(row: Row, part: str) -> float:
-    """Return the share of a step's time that one of its parts takes."""
+def split_percent(row: Row, part: str) -> float | None:
+    """Return the share of a step's time that one of its parts takes; None where a step takes none."""
     whole = row.compute_ms + row.serial_ms + row.comm_ms + row.wait_ms
-    return 100 * float(getattr(row, f"{part}_ms")) / whole if whole else 0.0
+    return 100 * float(getattr(row, f"{part}_ms")) / whole if whole else None
 
 
 def _varies(field: str) -> Callable[[Sequence[Row]], bool]:
@@ -67,13 +68,18 @@ def _efficiency(row: Row) -> str:
 
 
 def _karp_flatt(row: Row) -> str:
-    if row.karp_flatt is None:
+    if row.karp_flatt is None or not 0 <= row.karp_flatt.value <= 1:  # records of earlier versions have such
         return NOTHING
     return with_span(percent(100 * row.karp_flatt.value), row.karp_flatt, 100, 1)
 
 
+def _improvement(row: Row) -> str:
+    """Write the time saved; where none was, the speed-up tells how much slower it is."""
+    return percent(row.improvement_pct) if (row.improvement_pct or 0.0) >= 0 else NOTHING
+
+
 def _rate(row: Row) -> str:
-    return fixed(row.samples_per_s.value, 0) if row.samples_per_s else NOTHING
+    return rate(row.samples_per_s.value if row.samples_per_s else None)
 
 
 def _batch(row: Row) -> str:
@@ -99,7 +105,7 @@ REPEATS = Column("repeats", "Runs that went well; figures are their medians.", l
 READ = Column("read", "Time to read the data.", lambda r: duration(r.read_s))
 STEP = Column(
     "time per batch",
-    "Time of a step once the run had warmed up, with its 95 % interval.",
+    "Time of a step once the run had warmed up, with its interval.",
     lambda r: duration_with_span(r.step_ms),
 )
 EPOCH = Column("per epoch", "Time of a pass over the data.", lambda r: duration(r.epoch_s))
@@ -107,19 +113,20 @@ TOTAL = Column("total", "Time of the whole run, reading and testing included.", 
 RATE = Column("samples/s", "Samples that the workers get through in a second, together.", _rate)
 SPEED_UP = Column(
     "speed-up",
-    "How many times as fast as one worker, with its 95 % interval.",
+    "How many times as fast as one worker, with its interval.",
     _speed_up,
 )
-EFFICIENCY = Column("efficiency", "Speed-up as a share of the number of workers, with its 95 % interval.", _efficiency)
+EFFICIENCY = Column("efficiency", "Speed-up as a share of the number of workers, with its interval.", _efficiency)
 IMPROVEMENT = Column(
     "PI",
-    "Performance improvement: time saved as a share of one worker's, (T1 − Tn) / T1.",
-    lambda r: percent(r.improvement_pct),
+    "Performance improvement: time saved as a share of one worker's, (T1 − Tn) / T1; none where nothing was saved.",
+    _improvement,
 )
 KARP_FLATT = Column(
     "Karp–Flatt",
-    "Share of the work that would have to be serial to explain the speed-up, with its 95 % interval.",
+    "Share of the work that would have to be serial to explain the speed-up of a strong sweep, with its interval.",
     _karp_flatt,
+    lambda rows: any(_karp_flatt(row) != NOTHING for row in rows),
 )
 COMPUTE = Column("compute", "Forward and backward pass, which the workers share out.", _share("compute"))
 SERIAL = Column("serial", "What every worker repeats: the optimiser's step and the loop around it.", _share("serial"))

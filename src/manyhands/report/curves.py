@@ -68,8 +68,8 @@ def _baseline(record: SweepRecord, batch: Batch, image: int) -> Row | None:
 def reach(intervals: Iterable[Interval], factor: float) -> tuple[list[float], list[float]]:
     """Return how far intervals reach below and above their values, as bars are drawn: never less than nothing."""
     found = list(intervals)
-    below = [max(0.0, factor * (interval.value - interval.low)) for interval in found]
-    return below, [max(0.0, factor * (interval.high - interval.value)) for interval in found]
+    below = [max(0.0, factor * (each.value - each.low)) * each.is_shown for each in found]
+    return below, [max(0.0, factor * (each.high - each.value)) * each.is_shown for each in found]
 
 
 def fitted_speed_up(fit: Fit, workers: float) -> float:

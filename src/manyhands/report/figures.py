@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from manyhands.record import Cause, Interval, Row, SweepRecord
-from manyhands.record.texts import cell_names, duration, in_brackets, interval_95
+from manyhands.record.texts import cell_names, coverage, duration, has_width, in_brackets, with_coverage
 from manyhands.report.curves import Curve, curves, fitted_speed_up, reach
 from manyhands.report.drawing import Figure, Trace, View, doubling_axis, layout, safe, straight, workers_axis
 from manyhands.report.palette import DASHES, MARKERS, engine_colour
@@ -36,7 +36,7 @@ def speed_up(record: SweepRecord, drawn: Sequence[Curve]) -> Figure:
     """Draw speed-up against workers, beside the ideal, with intervals and the fitted laws."""
     most = max(row.cell.size for curve in drawn for row in curve.rows)
     measured = _all_points(drawn, lambda row: row.speed_up, "×")
-    fits = [(fit, curve) for curve in drawn for fit in curve.fits]
+    fits = [(fit, curve) for curve in drawn for fit in curve.fits if fit.describes]
     laws = [law for law in reversed(LAWS) if any(fit.law == law for fit, _ in fits)]
     data = [straight("ideal", [1, most * REACH], [1, most * REACH]), *measured]
     for fit, curve in fits:
@@ -64,7 +64,7 @@ def speed_up(record: SweepRecord, drawn: Sequence[Curve]) -> Figure:
     return Figure(
         id="speed-up",
         title="Speed-up",
-        about=f"{kind}; {'bars are 95 % intervals, ' if _has_bounds(drawn) else ''}the dashed line is the ideal"
+        about=f"{kind}; {_bars(drawn)}the dashed line is the ideal"
         f"{', dotted lines are the law fitted' if fits else ''}{_hollow(drawn)}.",
         says="Speed-up over workers. " + _said(drawn, lambda row: row.speed_up, lambda v: f"{v:.2f} times"),
         data=data,
@@ -219,11 +219,11 @@ def _points(curve: Curve, value: Callable[[Row], Interval | None], unit: str, fa
             "symbol": MARKERS[curve.style % len(MARKERS)],
             "line": {"color": colour, "width": 2},
         },
-        "customdata": [[row.cell.size, in_brackets(interval_95(interval, factor))] for row, interval in rows],
+        "customdata": [[row.cell.size, in_brackets(with_coverage(interval, factor))] for row, interval in rows],
     }
     shown = f"%{{customdata[0]}} workers: %{{y:.4~g}}{unit}%{{customdata[1]}}"
     trace["hovertemplate"] = f"{trace['name']}, {shown}<extra></extra>"
-    if any(interval.low < interval.high for _, interval in rows):
+    if any(interval.is_shown for _, interval in rows):
         below, above = reach((interval for _, interval in rows), factor)
         trace["error_y"] = {
             "type": "data",
@@ -241,8 +241,12 @@ def _counts(drawn: Sequence[Curve]) -> list[int]:
     return [row.cell.size for curve in drawn for row in curve.rows]
 
 
-def _has_bounds(drawn: Sequence[Curve]) -> bool:
-    return any(interval_95(row.speed_up) for curve in drawn for row in curve.rows if row.speed_up)
+def _bars(drawn: Sequence[Curve]) -> str:
+    """Say what the bars are; of rows that differ in their repeats, what holds for all."""
+    known = [row.speed_up for curve in drawn for row in curve.rows if row.speed_up and has_width(row.speed_up)]
+    if not known:
+        return ""
+    return f"bars are {coverage(min(known, key=lambda interval: interval.coverage_pct))} intervals, "
 
 
 def _hollow(drawn: Sequence[Curve]) -> str:

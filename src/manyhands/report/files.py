@@ -8,6 +8,7 @@ from manyhands.errors import UserError, check
 from manyhands.record import RunDir, SweepDir, write_atomically
 from manyhands.record.advice import AdviceDir
 from manyhands.record.simulation import SimulationDir, ValidationDir, read_validations
+from manyhands.record.status import record_of
 from manyhands.report.advice import advice_page
 from manyhands.report.html import Page, render
 from manyhands.report.pages import sweep_page
@@ -92,13 +93,7 @@ def write_run_pictures(runs: Sequence[RunDir], to: Path) -> list[Path]:
 
 def read_runs(runs: Sequence[RunDir]) -> list[Stored]:
     """Return the runs with their records; one without is a user error."""
-    found = []
-    for run in runs:
-        record = run.read()
-        if record is None:
-            raise UserError(f"run '{run.path.name}' has no record that can be read: it did not end by itself")
-        found.append((run, record))
-    return found
+    return [(run, record_of(run)) for run in runs]
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
@@ -106,7 +101,8 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     make_folder(folder)
     with _writing_to(folder):
         for name, text in texts.items():
-            write_atomically(folder / name, text)
+            printable = text.encode(errors="backslashreplace").decode()  # a path in it may be no UTF-8
+            write_atomically(folder / name, printable)
     return [folder / name for name in texts]
 
 

@@ -101,7 +101,7 @@ class Page:
     markdown: str
     csv: str
     csv_name: str
-    footer: str = "Figures are medians over the repeats, intervals hold 95 %."
+    footer: str
     """What its figures are."""
 
 

@@ -21,20 +21,34 @@ class LossCurve:
 
 
 def loss_curve(run: RunDir, most: int = MOST_POINTS) -> LossCurve | None:
-    """Read the losses of a run, the mean of some steps each where there are many; None where there are none."""
+    """Read the losses of a run, the mean of some steps each where there are many; None where there are none.
+
+    Lines that are cut off or damaged are left out: a run that was killed, or whose disk was full, may leave some.
+    """
     try:
-        lines = [json.loads(line) for line in run.steps.read_text(encoding="utf-8").splitlines() if line.strip()]
-        steps, losses = [int(line["step"]) for line in lines], [float(line["loss"]) for line in lines]
-        seconds = list(accumulate(float(line["ms"]) / 1e3 for line in lines))
-    except (OSError, ValueError, KeyError, TypeError):
+        lines = run.steps.read_bytes().split(b"\n")
+    except OSError:
         return None
-    if not all(map(math.isfinite, (*losses, *seconds))) or not steps:
+    points = [point for line in lines if (point := _point(line))]
+    if not points:
         return None
+    steps, losses = [step for step, _, _ in points], [loss for _, loss, _ in points]
+    seconds = list(accumulate(took_s for _, _, took_s in points))
     bucket = math.ceil(len(steps) / most)
     starts = range(0, len(steps), bucket)
     means = [sum(part := losses[i : i + bucket]) / len(part) for i in starts]
     ends = [min(i + bucket, len(steps)) - 1 for i in starts]
     return LossCurve([float(steps[i]) for i in ends], [round(seconds[i], 5) for i in ends], [_short(y) for y in means])
+
+
+def _point(line: bytes) -> tuple[int, float, float] | None:
+    """Return a line's step, loss and seconds; None where it is not whole."""
+    try:
+        values = json.loads(line)
+        step, loss, took_s = int(values["step"]), float(values["loss"]), float(values["ms"]) / 1e3
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+    return (step, loss, took_s) if math.isfinite(loss) and math.isfinite(took_s) else None
 
 
 def _short(value: float) -> float:

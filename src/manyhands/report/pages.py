@@ -5,7 +5,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from manyhands.record import Row, SweepDir, SweepRecord
-from manyhands.record.texts import cell_name, cell_names, fixed, interval_95, num_bytes, percent, times
+from manyhands.record.texts import (
+    NOTHING,
+    cell_name,
+    cell_names,
+    coverage,
+    has_width,
+    num_bytes,
+    percent,
+    rate,
+    times,
+    with_coverage,
+)
 from manyhands.report import columns
 from manyhands.report.columns import Column
 from manyhands.report.curves import curves
@@ -82,7 +93,22 @@ def sweep_page(sweep: SweepDir, record: SweepRecord) -> Page:
         markdown=sweep_markdown(record),
         csv=as_csv(numbers_table(record)),
         csv_name=f"{record.id}.csv",
+        footer=_footer(record),
     )
+
+
+def _footer(record: SweepRecord) -> str:
+    """Say what the figures are, and how often their intervals hold; of rows with fewer repeats, less often."""
+    known = [row.step_ms for row in record.rows if row.step_ms and has_width(row.step_ms)]
+    most = max((row.repeats for row in record.rows), default=0)
+    if not known:
+        return (
+            f"Figures are medians of at most {most} repeats, too few for an interval."
+            if most > 1
+            else "Figures are of one run each, which has no interval."
+        )
+    least = coverage(min(known, key=lambda interval: interval.coverage_pct))
+    return f"Figures are medians over the repeats; their intervals hold the true median in {least} of cases."
 
 
 def _tiles(record: SweepRecord) -> list[Tile]:
@@ -91,12 +117,14 @@ def _tiles(record: SweepRecord) -> list[Tile]:
     if best is None or not (best.speed_up and best.efficiency and best.samples_per_s):
         return []
     name = cell_names(row.cell for row in record.rows)[best.cell.key]
-    rate = fixed(best.samples_per_s.value, 0)
-    interval = interval_95(best.speed_up)
+    interval = with_coverage(best.speed_up)
+    fastest = Tile("Best speed-up", times(best.speed_up.value), ", ".join([name, *([interval] if interval else [])]))
+    if best.speed_up.value < 1:
+        fastest = Tile("Best speed-up", NOTHING, "no run was faster than one worker")
     return [
-        Tile("Best speed-up", times(best.speed_up.value), ", ".join([name, *([interval] if interval else [])])),
-        Tile("Efficiency", percent(100 * best.efficiency.value, 0), interval_95(best.efficiency, 100, 0) or name),
-        Tile("Samples per second", rate, f"{name}, together"),
+        fastest,
+        Tile("Efficiency", percent(100 * best.efficiency.value, 0), with_coverage(best.efficiency, 100, 0) or name),
+        Tile("Samples per second", rate(best.samples_per_s.value), f"{name}, together"),
         *_greatest_loss(record, best, name),
         Tile("Test accuracy", percent(100 * best.test_accuracy, 2), _beside_one_worker(record, best, name)),
     ]

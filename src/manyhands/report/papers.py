@@ -12,11 +12,13 @@ from manyhands.record.papers import (
     ReproductionRecord,
     Verdict,
 )
-from manyhands.record.texts import NOTHING, duration
+from manyhands.record.texts import NOTHING, duration, fixed
 from manyhands.report.tables import Grid, as_markdown
 
 WORDS: dict[Verdict, str] = {"not": "not reproduced", "shown": NOTHING}
 """Verdicts that people write otherwise."""
+COUNTED: dict[Verdict, str] = {"shown": "without a verdict"}
+"""Verdicts that a sum writes otherwise."""
 TIMES: tuple[FigureKind, ...] = ("time", "speed-up", "improvement")
 CROWDED = "†"
 """Marks times and speed-ups of more workers than cores."""
@@ -86,9 +88,9 @@ def _is_sentences(table: ReproducedTable) -> bool:
 
 
 def summary(record: ReproductionRecord) -> str:
-    """Count the verdicts of all rows."""
+    """Count the verdicts of all rows: each row is in one of the counts, which sum up to all."""
     rows = [row for paper in record.papers for table in paper.tables for row in table.rows]
-    counts = Counter(word(row.verdict) for row in rows if row.verdict not in ("shown", "baseline"))
+    counts = Counter(COUNTED.get(row.verdict, word(row.verdict)) for row in rows)
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
     return f"{len(rows)} rows: {listed or 'nothing to judge'}"
 
@@ -134,7 +136,7 @@ def _ours(figure: PaperFigure, *, crowded: bool) -> str:
     """Write our figure: a time with how many times as long the paper's machine took, a speed-up with its interval."""
     if figure.ours is None:
         return NOTHING
-    value, low, high = (f"{x:,.{figure.decimals}f}" for x in (figure.ours.value, figure.ours.low, figure.ours.high))
+    value, low, high = (fixed(x, figure.decimals) for x in (figure.ours.value, figure.ours.low, figure.ours.high))
     mark = CROWDED if crowded and figure.kind in TIMES else ""
     if figure.faster is not None:
         return f"{value} ({figure.faster:.3g}×)"

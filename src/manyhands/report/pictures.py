@@ -38,7 +38,7 @@ def sweep_pictures(sweep: SweepDir, record: SweepRecord, to: Path) -> list[Path]
         found.append(save(to / "weak.png", lambda axes: weak(axes, drawn), title))
     if rows:
         labels = row_labels(record, rows)
-        shares = [[split_percent(row, part) for part in PARTS] for row in rows]
+        shares = [[split_percent(row, part) or 0.0 for part in PARTS] for row in rows]
         found.append(save(to / "split.png", lambda axes: split(axes, labels, shares), title, _high(len(rows))))
     if any(loss_curve(drawn_run.run) for drawn_run in runs if drawn_run.first):
         found.append(save(to / "loss.png", lambda axes: losses(axes, runs), title))
@@ -82,8 +82,8 @@ def speed_up(axes: Axes, drawn: Sequence[Curve]) -> None:
     axes.plot([1, most], [1, most], "--", color=LIGHT["muted"], linewidth=1.2, label="ideal")
     for curve in drawn:
         _points(axes, curve, lambda row: row.speed_up)
-        if curve.fits:
-            fit = curve.fits[-1]
+        if fitting := [fit for fit in curve.fits if fit.describes]:
+            fit = fitting[-1]
             xs = [1 + i * (most * REACH - 1) / 60 for i in range(61)]
             axes.plot(xs, [fitted_speed_up(fit, x) for x in xs], ":", color=_colour(curve.engine), linewidth=1.2)
     axes.set(ylabel="speed-up over one worker", **({"yscale": "log"} if most > 8 else {"ylim": (0, None)}))

@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from manyhands.record import Cell, RankRecord, RunDir, RunRecord
-from manyhands.record.texts import cell_name, count, duration, fixed, num_bytes, percent, times
+from manyhands.record.texts import cell_name, count, duration, fixed, num_bytes, percent, rate, share, times
 from manyhands.report.drawing import Figure
 from manyhands.report.histories import Drawn, losses, timelines
 from manyhands.report.html import Page, Section, Tile, table
 from manyhands.report.pages import facts
 from manyhands.report.stacks import split_figure
-from manyhands.report.tables import Grid, as_csv, as_markdown, markdown_text
+from manyhands.report.tables import Grid, as_csv, as_markdown, markdown_text, plain_text
 from manyhands.report.words import machine, task_name
 
 Stored = tuple[RunDir, RunRecord]
@@ -50,12 +50,12 @@ def runs_table(records: Sequence[RunRecord], headings: Sequence[str]) -> Grid:
 
 def _texts(record: RunRecord, name: str) -> dict[str, str]:
     parts = parts_ms(record)
-    whole = sum(parts.values()) or 1.0
+    whole = sum(parts.values())
     return {
         "run": f"{name} ‡" if record.status == "interrupted" else name,
-        "samples/s": fixed(record.samples_per_s, 0),
-        "time per batch": duration(record.step_ms.median / 1e3),
-        **{part: percent(100 * ms / whole) for part, ms in parts.items()},
+        "samples/s": rate(record.samples_per_s),
+        "time per batch": duration(record.step_ms.median / 1e3 or None),
+        **{part: share(ms, whole) for part, ms in parts.items()},
         "memory/rank": num_bytes(max((rank.max_rss_bytes for rank in record.ranks), default=None)),
         "total": duration(record.total_s),
         "batch": f"{record.batch_size:,}",
@@ -70,7 +70,7 @@ def _texts(record: RunRecord, name: str) -> dict[str, str]:
 def runs_numbers(records: Sequence[RunRecord]) -> Grid:
     """Make the table of some runs as plain numbers in full precision, with the units in the headings."""
     rows = [_numbers(record) for record in records]
-    return Grid(list(rows[0]) if rows else [], [[str(value) for value in row.values()] for row in rows])
+    return Grid(list(rows[0]) if rows else [], [[plain_text(value) for value in row.values()] for row in rows])
 
 
 def _numbers(record: RunRecord) -> dict[str, object]:
@@ -81,7 +81,8 @@ def _numbers(record: RunRecord) -> dict[str, object]:
     )
     return {
         **{name: getattr(record, name) for name in names},
-        "train_loss": record.train_loss[-1] if record.train_loss else "",
+        "samples_per_s": record.samples_per_s or None,  # virtual time may stand still
+        "train_loss": record.train_loss[-1] if record.train_loss else None,
         "step_ms_median": record.step_ms.median,
         "step_ms_p90": record.step_ms.p90,
         **{f"steady_{part}_ms": ms for part, ms in parts_ms(record).items()},
@@ -115,9 +116,11 @@ def _rank_parts_s(rank: RankRecord) -> dict[str, float]:
 
 
 def run_figures(runs: Sequence[Stored]) -> list[Figure]:
-    """Draw the time split of a warmed-up step, and of every rank over the whole run."""
+    """Draw the time split of a warmed-up step, and of every rank over the whole run, where any time passed."""
     records = [record for _, record in runs]
     names = run_names(records)
+    if not any(sum(parts_ms(record).values()) for record in records):
+        return []
     ranks = [(f"{name}, rank {k.rank}", k) for name, r in zip(names, records, strict=True) for k in r.ranks]
     return [
         split_figure(
@@ -143,7 +146,6 @@ def runs_page(runs: Sequence[Stored]) -> Page:
     records = [record for _, record in runs]
     drawn = drawn_runs(runs)
     loss, line = losses(drawn), timelines(drawn)
-    split, ranks = run_figures(runs)
     tasks = ", ".join(dict.fromkeys(task_name(record.task) for record in records))
     tables = [
         table("Speed, and where a step's time goes", runs_table(records, SPEED)),
@@ -158,7 +160,7 @@ def runs_page(runs: Sequence[Stored]) -> Page:
         sections=[
             Section("numbers", "The numbers", data=True, tables=tables, notes=_notes(records)),
             Section("learning", "Learning", short=True, figures=[loss] if loss else []),
-            Section("time", "Where the time went", figures=[split, ranks]),
+            Section("time", "Where the time went", figures=run_figures(runs)),
             Section("timeline", "Timeline", short=True, figures=[line] if line else []),
             Section("ranks", "Ranks", short=True, tables=[table("Every rank's time and memory", ranks_table(records))]),
             Section(
@@ -169,6 +171,7 @@ def runs_page(runs: Sequence[Stored]) -> Page:
         markdown=runs_markdown(records),
         csv=as_csv(runs_numbers(records)),
         csv_name=f"{records[0].id}.csv",
+        footer="Figures are those of single runs.",
     )
 
 
@@ -189,14 +192,19 @@ def runs_headline(records: Sequence[RunRecord]) -> str:
     if len(records) == 1:
         return (
             f"{task_name(best.task)} with {names[0]} reaches {percent(100 * best.test_accuracy, 2)} on the test data "
-            f"after {count(best.steps, 'step')}, with {fixed(best.samples_per_s, 0)} samples/s."
+            f"after {count(best.steps, 'step')}{_with_rate(best)}."
         )
-    slowest = min(records, key=lambda record: record.samples_per_s)
-    factor = times(best.samples_per_s / slowest.samples_per_s) if slowest.samples_per_s else "many times"
+    timed = [record.samples_per_s for record in records if record.samples_per_s]
+    if len(timed) < 2:
+        return f"Of {len(records)} runs, fewer than two have a speed to compare."
     return (
-        f"Of {len(records)} runs, {names[fastest]} is the fastest with {fixed(best.samples_per_s, 0)} samples/s, "
-        f"{factor} the slowest."
+        f"Of {len(records)} runs, {names[fastest]} is the fastest{_with_rate(best)}, "
+        f"{times(best.samples_per_s / min(timed))} the slowest."
     )
+
+
+def _with_rate(record: RunRecord) -> str:
+    return f" with {rate(record.samples_per_s)} samples/s" if record.samples_per_s else ""
 
 
 def _tiles(records: Sequence[RunRecord]) -> list[Tile]:
@@ -204,8 +212,8 @@ def _tiles(records: Sequence[RunRecord]) -> list[Tile]:
         return []
     r = records[0]
     return [
-        Tile("Samples per second", fixed(r.samples_per_s, 0), f"{duration(r.step_ms.median / 1e3)} a step"),
-        Tile("Test accuracy", percent(100 * r.test_accuracy, 2), f"loss {fixed(r.test_loss, 4)}"),
+        Tile("Samples per second", rate(r.samples_per_s), f"{duration(r.step_ms.median / 1e3 or None)} a step"),
+        Tile("Test accuracy", percent(100 * r.test_accuracy, 2), f"test loss {fixed(r.test_loss, 4)}"),
         Tile("Time", duration(r.total_s), f"{count(r.steps, 'step')}, {count(r.epochs, 'epoch')}"),
         Tile("Parameters", f"{r.parameters:,}", f"batch {r.batch_size:,}"),
     ]

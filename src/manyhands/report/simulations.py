@@ -132,7 +132,9 @@ def _tiles(record: SimulationRecord) -> list[Tile]:
     well = [row for row in record.rows if row.efficiency.value >= WORTH_IT]
     most = max(well, key=lambda row: (row.number, row.speed_up.value), default=None)
     return [
-        Tile("Best speed-up", f"{figure(best.speed_up.value)}×", name),
+        Tile("Best speed-up", f"{figure(best.speed_up.value)}×", name)
+        if best.speed_up.value >= 1
+        else Tile("Best speed-up", NOTHING, "none is faster than one worker"),
         Tile("Efficiency there", percent(100 * best.efficiency.value, 0), f"{_ms(best.step_ms.value)} a step"),
         Tile("Epoch there", duration(best.epoch_s.value), f"one worker: {duration(_alone_epoch_s(record))}"),
         *([Tile("Half efficient up to", most.many, most.sync)] if most else []),
@@ -165,6 +167,8 @@ def _passage(name: str, rows: Sequence[SimulationRow], currency: str) -> Passage
     best, last = best_row(rows), rows[-1]
     end = ", the most that was asked for" if best is last and len(rows) > 1 else ""
     fastest = f"Fastest on {best.many}{end}: {with_bounds(best.speed_up, lambda v: f'{figure(v)}×')}."
+    if best.speed_up.value < 1:
+        fastest = f"Never faster than one worker; the nearest is {best.many}, at {figure(best.speed_up.value)}×."
     well = [row for row in rows if row.efficiency.value >= WORTH_IT]
     half = percent(100 * WORTH_IT, 0)
     told = [

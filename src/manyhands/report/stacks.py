@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from manyhands.record.texts import duration, percent
+from manyhands.record.texts import duration, share
 from manyhands.report.drawing import Figure, Layout, Trace, View, layout, safe
 
 PARTS = ("compute", "serial", "comm", "wait")
@@ -25,7 +25,8 @@ def split_figure(
     millis = {part: [round(parts[part], 6) for parts in parts_ms] for part in PARTS}
     shares = {part: [round(100 * ms / w, 3) for ms, w in zip(millis[part], wholes, strict=True)] for part in PARTS}
     says = "; ".join(
-        f"{row}: " + ", ".join(f"{part} {percent(shares[part][i])}" for part in PARTS) for i, row in enumerate(rows)
+        f"{row}: " + ", ".join(f"{part} {share(parts[part], sum(parts.values()))}" for part in PARTS)
+        for row, parts in zip(rows, parts_ms, strict=True)
     )
     return Figure(
         id=name,
@@ -46,7 +47,7 @@ def split_figure(
 def _split_trace(part: str, rows: Sequence[str], shares: list[float], millis: list[float]) -> Trace:
     return {
         **stack_trace(part, part, rows, shares),
-        "customdata": [[share, duration(ms / 1e3)] for share, ms in zip(shares, millis, strict=True)],
+        "customdata": [[percents, duration(ms / 1e3)] for percents, ms in zip(shares, millis, strict=True)],
         "hovertemplate": f"%{{y}}<br>{part}: %{{customdata[0]:.1f}} % · %{{customdata[1]}}<extra></extra>",
     }
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,12 +26,9 @@ __all__ = [
 
 LAWS = {"amdahl": "Amdahl", "gustafson": "Gustafson", "usl": "USL"}
 """How people write the laws' names."""
-LARGE_ERROR_PCT = 20.0
-"""A fit error from which on a law does not describe what was measured."""
-BOUND = 1 - 1e-9
-"""A serial share as good as 1, beyond which no law with such a share goes."""
 
-
+NO_ERROR_PCT = 1e-4
+"""A fit error below which a law only goes through its points, of which there are no more than it has parameters."""
 NUMBER = re.compile(
     r"–|full|as is|×\d+|(≤ )?[-+±]?[\d,]+(\.\d+)?(\+\d+|\*|†| of [\d,]+)?"
     r"(×|²| (%|[µm]?s|min|min \d+ s|h \d+ min|[kMGT]?B|J))?"
@@ -62,11 +60,23 @@ def notes(record: SweepRecord) -> list[str]:
         cores = record.hardware.get("cores")
         have = f" than the {count(cores, 'core')} of this machine" if isinstance(cores, int) else " than cores"
         found.append(f"† more ranks{have}: such times say little about how the work scales")
+    found += [f"warning: {sentence}" for sentence in record.warnings]
+    found += [*record.notes, *_others_note(record)]
     if record.status == "interrupted":
         planned = len(record.cells) * record.repeats
         when = f"after {len(record.measures):,} of {count(planned, 'run')}" if planned else "in its pilot round"
         found.append(f"the sweep was stopped {when}")
     return found
+
+
+def _others_note(record: SweepRecord) -> list[str]:
+    """Say that other programs disturbed runs, if they did, and how much at the most."""
+    disturbed = [run.others for run in record.measures if run.others is not None and run.others.disturbed]
+    if not disturbed:
+        return []
+    most = max(disturbed, key=lambda others: others.cores / others.of)
+    of = f"{len(disturbed):,} of {count(len(record.measures), 'run')}"
+    return [f"{most} in the worst of {of} that they disturbed: such times are too long, and speed-ups mean little"]
 
 
 def _failed_note(good: int, name: str, why: str) -> str:
@@ -141,13 +151,13 @@ def _measured(row: Row) -> dict[str, object]:
 
 
 def _bounds(name: str, interval: Interval | None) -> dict[str, object]:
-    value, low, high = (interval.value, interval.low, interval.high) if interval else (None, None, None)
-    return {name: value, f"{name}_low": low, f"{name}_high": high}
+    low, high = (interval.low, interval.high) if interval and interval.is_known else (None, None)
+    return {name: interval.value if interval else None, f"{name}_low": low, f"{name}_high": high}
 
 
 def plain_text(value: object) -> str:
     """Write a value for a spreadsheet: numbers in full, nothing where there is none."""
-    if value is None:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -167,10 +177,12 @@ def _fit_line(fit: Fit, sizes: bool) -> list[str]:
         fit.series,
         *([f"{fit.batch_size}", image] if sizes else []),
         LAWS[fit.law],
-        ", ".join(_parameter(name, p) for name, p in fit.parameters.items() if name != "rate"),
+        ", ".join(_parameter(name, p) for name, p in fit.parameters.items() if name != "rate")
+        if fit.describes
+        else NOTHING,
         _limit(fit),
         _best(fit),
-        percent(fit.error_pct),
+        percent(fit.error_pct) if fit.error_pct > NO_ERROR_PCT else NOTHING,
     ]
 
 
@@ -182,27 +194,16 @@ def _parameter(name: str, interval: Interval) -> str:
 def _limit(fit: Fit) -> str:
     """Return the speed-up that no number of workers exceeds, which only Amdahl's law tells straight away."""
     serial = fit.parameters.get("serial")
-    if fit.law != "amdahl" or serial is None or serial.value <= 0 or not describes(fit):
+    if fit.law != "amdahl" or serial is None or serial.value <= 0 or not fit.describes:
         return NOTHING
     return times(1 / serial.value, 1)
 
 
 def _best(fit: Fit) -> str:
     best = fit.best_workers
-    if best is None or not describes(fit):
+    if best is None or not fit.describes:
         return NOTHING
     return f"{best.value:.0f}" + (f" ({workers_span(best)})" if best.low < best.high else "")
-
-
-def describes(fit: Fit) -> bool:
-    """Tell whether a law describes what was measured: it errs little, and is not at its bound."""
-    return fit.error_pct < LARGE_ERROR_PCT and not is_slower(fit)
-
-
-def is_slower(fit: Fit) -> bool:
-    """Tell whether all is serial by this law, as for workers that are slower together than one alone."""
-    serial = fit.parameters.get("serial")
-    return serial is not None and serial.value >= BOUND
 
 
 def as_markdown(grid: Grid) -> str:
@@ -228,5 +229,16 @@ def as_csv(grid: Grid) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(grid.headings)
-    writer.writerows([[one_line(cell) for cell in row] for row in grid.rows])
+    writer.writerows([[_csv_text(one_line(cell)) for cell in row] for row in grid.rows])
     return text.getvalue()
+
+
+def _csv_text(cell: str) -> str:
+    """Mark a text that a spreadsheet would take for a formula as text; numbers stay what they are."""
+    if not cell.startswith(("=", "+", "-", "@")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell

@@ -44,7 +44,7 @@ def read_timeline(run: RunDir) -> Timeline | None:
         events = json.loads(run.trace.read_text(encoding="utf-8"))["traceEvents"]
         ranks = {int(e["pid"]): str(e["args"]["name"]) for e in events if e["name"] == "process_name"}
         pieces = [_piece(e) for e in events if e["ph"] == "X"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     if not pieces or any(piece.rank not in ranks for piece in pieces):
         return None

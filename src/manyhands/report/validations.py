@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from manyhands.record.simulation import Validation, ValidationRecord
-from manyhands.record.texts import count, day, duration, percent, plus_minus, with_bounds
+from manyhands.record.texts import count, day, duration, percent, plus_minus, signed_percent, with_bounds
 from manyhands.report.html import Page, Section, Table, Tile, table
 from manyhands.report.pages import facts
 from manyhands.report.scatter import errors, row_name, scatter
@@ -176,9 +176,9 @@ def _tiles(rows: list[Validation]) -> list[Tile]:
             percent(found.held_pct, 0),
             f"{found.held} of {found.cases}; aim: {HELD_PCT[0]:.0f}–{HELD_PCT[1]:.0f} %{_tick(found.is_held)}",
         ),
-        Tile("Bias", f"{found.bias_pct:+.1f} %", f"on the whole {bias}"),
+        Tile("Bias", signed_percent(found.bias_pct), f"on the whole {bias}"),
         Tile("Noise of the runs", plus_minus(found.noise_pct), "median of the configurations"),
-        Tile("Greatest error", f"{worst.error_pct:+.1f} %", row_name(worst)),
+        Tile("Greatest error", signed_percent(worst.error_pct), row_name(worst)),
         *([Tile("Not counted", str(left), "had more ranks than cores")] if left else []),
     ]
 
@@ -253,7 +253,7 @@ def _row_texts(row: Validation) -> list[str]:
         f"{row.batch_size:,}",
         with_bounds(row.predicted_ms, _ms),
         _ms(row.median_ms),
-        f"{row.error_pct:+.1f} %",
+        signed_percent(row.error_pct),
         plus_minus(row.noise_pct),
         "held" if row.held else "missed",
         str(len(row.measured_ms)),

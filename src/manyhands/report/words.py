@@ -1,26 +1,30 @@
 """What a sweep says, in words: the same in the terminal and on the page."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from manyhands.record import Finding, Fit, Interval, Remedy, Row, SweepRecord
+from manyhands.record.sweep import LARGE_ERROR_PCT
 from manyhands.record.texts import (
     cell_names,
     count,
+    coverage,
     day,
     duration,
     figure,
-    fixed,
+    has_width,
     in_brackets,
-    interval_95,
     percent,
+    rate,
+    span,
+    with_coverage,
     with_span,
     workers_span,
 )
 from manyhands.report.curves import Curve, curves
-from manyhands.report.tables import LAWS, describes, is_slower
+from manyhands.report.tables import LAWS
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ def passages(record: SweepRecord) -> list[Passage]:
 
 
 def _passage(curve: Curve, several: bool) -> Passage:
-    fits = [fit_sentence(fit, curve.name if several else "") for fit in curve.fits]
+    fits = fit_sentences(curve.fits, curve.name if several else "")
     chosen = _in_full(curve.findings)
     if chosen is None:
         return Passage(curve.name, "", [], [], [], fits)
@@ -78,21 +82,33 @@ def remedy_sentence(remedy: Remedy) -> str:
     return f"{remedy.sentence.rstrip('.')}{how}"
 
 
-LAW_NAMES = {"amdahl": "Amdahl's law", "gustafson": "Gustafson's law", "usl": "the Universal Scalability Law"}
+def fit_sentences(fits: Sequence[Fit], series: str = "") -> list[str]:
+    """Say what the laws fitted to a curve tell; in one sentence, where that is nothing."""
+    if not fits or any(fit.describes for fit in fits):
+        return [fit_sentence(fit, series) for fit in fits]
+    errors = ", ".join(f"{LAWS[fit.law]} {_why_not(fit)}" for fit in fits)
+    return [f"no law fits{in_brackets(series)}: {errors}"]
+
+
+def _why_not(fit: Fit) -> str:
+    """Say why a law does not describe what was measured."""
+    if fit.is_slower:
+        return f"error {percent(fit.error_pct, 0)}, since the workers are slower than one"
+    if fit.error_pct < LARGE_ERROR_PCT:
+        name, vague = max(fit.parameters.items(), key=lambda p: 0.0 if p[0] == "rate" else p[1].high - p[1].low)
+        return f"{name} may be {span(vague, 100, 0)} %"
+    return f"error {percent(fit.error_pct, 0)}"
 
 
 def fit_sentence(fit: Fit, series: str = "") -> str:
     """Say in a sentence what a fitted law tells."""
     law = f"{LAWS[fit.law]} ({series})" if series else LAWS[fit.law]
-    if not describes(fit):
-        error = f"(fit error {percent(fit.error_pct, 0)})"
-        if is_slower(fit):
-            return f"{law}: slower than one worker, which {LAW_NAMES[fit.law]} cannot describe {error}"
-        return f"{law}: what was measured does not follow {LAW_NAMES[fit.law]} {error}"
+    if not fit.describes:
+        return f"{law}: does not fit: {_why_not(fit)}"
     if fit.law == "usl":
         return f"{law}: {_usl(fit)}"
     serial = fit.parameters["serial"]
-    interval = interval_95(serial, 100, 1)
+    interval = with_coverage(serial, 100, 1)
     share = f"{percent(100 * serial.value)} of the work is serial{in_brackets(interval)}"
     if fit.law == "gustafson":
         adds = Interval(value=1 - serial.value, low=1 - serial.high, high=1 - serial.low)
@@ -108,7 +124,7 @@ def _usl(fit: Fit) -> str:
     if fit.best_workers is None:
         return f"no point shows where adding workers stops helping ({why})"
     best = fit.best_workers
-    interval = f"95 %: {workers_span(best)}" if interval_95(best) else ""
+    interval = f"{coverage(best)}: {workers_span(best)}" if has_width(best) else ""
     return f"adding workers stops helping at {best.value:.0f}{in_brackets(interval, why)}"
 
 
@@ -123,7 +139,7 @@ def headline(record: SweepRecord) -> str:
     if best is None or best.speed_up is None or best.efficiency is None:
         return _without_speed_up(record)
     name, factor = cell_names(row.cell for row in record.rows)[best.cell.key], f"{best.speed_up.value:.2f}"
-    interval = in_brackets(interval_95(best.speed_up))
+    interval = in_brackets(with_coverage(best.speed_up))
     if best.speed_up.high < 1:
         return f"No run of {task} was faster than one worker; the nearest, {name}, has {factor}× its speed{interval}."
     if best.speed_up.low < 1:
@@ -152,9 +168,9 @@ def _without_speed_up(record: SweepRecord) -> str:
         stopped = " before the sweep was stopped" if record.status == "interrupted" else ""
         return f"No run of {task} went well{stopped}."
     first = measured[0]
-    rate = fixed(first.samples_per_s.value if first.samples_per_s else None, 0)
+    speed = rate(first.samples_per_s.value if first.samples_per_s else None)
     name = cell_names(row.cell for row in record.rows)[first.cell.key]
-    return f"{task} with {name} gets through {rate} samples/s; there is nothing to compare it with."
+    return f"{task} with {name} gets through {speed} samples/s; there is nothing to compare it with."
 
 
 def circumstances(record: SweepRecord) -> str:

@@ -1,5 +1,6 @@
 """A task: what is learned, and the settings it is learned with unless the user says otherwise."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -9,8 +10,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from manyhands.data import Dataset
-from manyhands.errors import check, unknown
+from manyhands.errors import check, kind_of, unknown
 from manyhands.replica.build import LOSSES
+from manyhands.spec import with_field_docs
 
 GPU_ROWS = 16
 """How many times the rows of a CPU's `micro_batch` a GPU takes at once."""
@@ -25,14 +27,18 @@ OPTIMIZERS: dict[str, Callable[[list[Tensor], float], Optimizer]] = {
 }
 
 
+@with_field_docs
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """What is learned."""
 
-    model: Callable[[Dataset], nn.Module]
-    """Makes the network; the data's `shape` and `classes` tell its sizes."""
-    data: str | Callable[[], Dataset] = "mnist"
-    """A data spec such as `npz:digits.npz`, or a function that returns a `Dataset`."""
+    model: nn.Module | Callable[[Dataset], nn.Module]
+    """A function that makes the network, to which the data's `shape` and `classes` tell its sizes; or the network
+    itself, of which each replica is a deep copy: its initial weights are the same on every rank, and for every seed."""
+    data: str | Dataset | Callable[[], Dataset] = "mnist"
+    """A data spec such as `npz:digits.npz`, a `Dataset`, or a function that returns one. All ranks must get the same
+    data: what it draws from the process-wide generators of Python, numpy and torch is seeded, a
+    `numpy.random.default_rng()` needs a seed of its own."""
     loss: str | Callable[[Tensor, Tensor], Tensor] = "cross-entropy"
     """A name, or a function (output, target) → mean loss over the batch."""
     optimizer: str | Callable[[list[Tensor], float], Optimizer] = "sgd"
@@ -59,7 +65,34 @@ class Task:
             unknown("loss", self.loss, LOSSES)
         if isinstance(self.optimizer, str) and self.optimizer not in OPTIMIZERS:
             unknown("optimizer", self.optimizer, OPTIMIZERS)
-        check(callable(self.model), "model must be a function that takes the data and returns an nn.Module")
+        check(
+            callable(self.model),
+            f"model must be an nn.Module, or a function that takes the data and returns one, got {kind_of(self.model)}",
+        )
+        check(
+            isinstance(self.data, str | Dataset) or callable(self.data),
+            "data must be a data spec such as 'mnist', a manyhands.Dataset, or a function that returns one, "
+            f"got {kind_of(self.data)}",
+        )
+        check(
+            isinstance(self.loss, str) or callable(self.loss),
+            f"loss must be a name, or a function (output, target) → mean loss, got {kind_of(self.loss)}",
+        )
+        check(
+            isinstance(self.optimizer, str) or callable(self.optimizer),
+            "optimizer must be a name, or a function (parameters, learning rate) → optimiser, "
+            f"got {kind_of(self.optimizer)}",
+        )
+
+    def make_model(self, data: Dataset) -> nn.Module:
+        """Make a network of its own for a replica."""
+        module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model(data)
+        check(
+            isinstance(module, nn.Module),
+            f"model must be an nn.Module, or a function that takes the data and returns one, "
+            f"but it returned {kind_of(module)}",
+        )
+        return module
 
     def make_optimizer(self, params: list[Tensor], lr: float) -> Optimizer:
         """Make the optimiser of these parameters."""

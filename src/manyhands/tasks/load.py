@@ -2,35 +2,33 @@
 
 import importlib
 import importlib.util
-import pkgutil
 import sys
 from contextvars import ContextVar
 from pathlib import Path
 
-from manyhands.errors import UserError, check, unknown
+from manyhands.errors import TaskFileFailed as TaskFileFailed
+from manyhands.errors import check, kind_of, unknown
+from manyhands.names import check_task, tasks
 from manyhands.tasks.base import Task
+from manyhands.tasks.seeding import DATA, seeded
+
+IMPORT_SEED = 0
+"""What a task file's module-level draws are seeded with: the run's seed is not known yet while it is imported."""
 
 _importing: ContextVar[bool] = ContextVar("importing", default=False)
 
 
-class TaskFileFailed(UserError):
-    """A user's file raised while it was imported or tried out; the cause's traceback is theirs."""
-
-
 def names() -> list[str]:
     """List the built-in tasks."""
-    package = sys.modules[__package__]
-    modules = sorted(m.name for m in pkgutil.iter_modules(package.__path__))
-    return [m.replace("_", "-") for m in modules if m not in ("base", "load", "setup")]
+    return tasks()
 
 
 def load(text: str) -> Task:
     """Return the task of this name, or the one at `FILE.py:VARIABLE`."""
+    check_task(text)
     path, _, variable = text.rpartition(":") if ".py:" in text else (text, "", "")
     if path.endswith(".py"):
         return _from_file(Path(path), variable or "task")
-    if text not in names():
-        unknown("task", text, [*names(), "FILE.py:VARIABLE"])
     task: Task = importlib.import_module(f"{__package__}.{text.replace('-', '_')}").task
     return task
 
@@ -50,6 +48,10 @@ def name_of(task: Task) -> str:
 
 def spec_of(task: Task) -> str | None:
     """Find the task among the variables of the modules; a built-in one has a name, another a file."""
+    check(
+        isinstance(task, Task),
+        f"a task is a name such as 'mlp', 'FILE.py:VARIABLE' or a manyhands.Task, got {kind_of(task)}",
+    )
     for module in list(sys.modules.values()):
         for variable, value in list(vars(module).items()) if hasattr(module, "__dict__") else []:
             if value is task:
@@ -61,7 +63,6 @@ def spec_of(task: Task) -> str | None:
 
 
 def _from_file(path: Path, variable: str) -> Task:
-    check(path.is_file(), f"there is no task file '{path}'")
     name = f"manyhands_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -72,9 +73,10 @@ def _from_file(path: Path, variable: str) -> Task:
     sys.path.insert(0, folder)  # the file may import its neighbours
     token = _importing.set(True)
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise TaskFileFailed(f"the task file '{path}' does not import: {error}") from error
+        with seeded(IMPORT_SEED, DATA):
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise TaskFileFailed(f"the task file '{path}' does not import: {str(error) or kind_of(error)}") from error
     finally:
         _importing.reset(token)
         sys.path.remove(folder)
@@ -82,5 +84,5 @@ def _from_file(path: Path, variable: str) -> Task:
         found = [n for n, value in vars(module).items() if isinstance(value, Task)]
         unknown(f"variable of {path} named", variable, found or ["(the file has no Task)"])
     task = getattr(module, variable)
-    check(isinstance(task, Task), f"'{variable}' in {path} is a {type(task).__name__}, not a manyhands.Task")
+    check(isinstance(task, Task), f"'{variable}' in {path} is {kind_of(task)}, not a manyhands.Task")
     return task  # type: ignore[no-any-return]

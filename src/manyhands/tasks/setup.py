@@ -1,23 +1,19 @@
 """Make what a rank needs to train: the data, and a replica with the weights that the seed decides."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 
 from manyhands.config import RunConfig
 from manyhands.data import Dataset, load
 from manyhands.data.checks import check_finite, check_labels
-from manyhands.errors import UserError, check
+from manyhands.errors import UserError, check, kind_of
 from manyhands.replica import Replica, build
 from manyhands.replica.base import Loss
 from manyhands.replica.build import LOSSES
 from manyhands.tasks.base import Task
 from manyhands.tasks.load import TaskFileFailed
-
-# The initial weights are drawn from torch's process-wide generator, which threads share.
-_SEEDING = threading.Lock()
+from manyhands.tasks.seeding import DATA, seeded
 
 
 def is_cpu(device: str) -> bool:
@@ -47,25 +43,31 @@ def load_data(task: Task, config: RunConfig, *, scan: bool = False) -> Dataset:
         return load(source, image_size=config.image_size or None, replicate=config.replicate, scan=scan)
     check(config.image_size == 0, "image-size works with the built-in data sources only")
     check(config.replicate == 1, "replicate works with the built-in data sources only")
-    try:
-        data = source()
-    except UserError:
-        raise
-    except Exception as error:
-        raise TaskFileFailed(f"the data function of '{config.task}' failed: {error!r}") from error
-    check(isinstance(data, Dataset), f"the task's data function returned a {type(data).__name__}, not a Dataset")
+    data = source if isinstance(source, Dataset) else _called(source, config)
     if scan:
         check_labels(data)
         check_finite(data)
     return data
 
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Draw from the seed in here, and leave the process-wide generator as it was."""
-    with _SEEDING, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
+def _called(function: Callable[[], Dataset], config: RunConfig) -> Dataset:
+    """Call the task's data function, which draws the same numbers on every rank."""
+    try:
+        with seeded(config.seed, DATA):
+            data = function()
+    except UserError:
+        raise
+    except MemoryError as error:
+        raise TaskFileFailed(f"the data of '{config.task}' does not fit into memory") from error
+    except Exception as error:
+        raise TaskFileFailed(f"the data function of '{config.task}' failed: {error!r}") from error
+    check(
+        isinstance(data, Dataset),
+        f"the data function of '{config.task}' returned {kind_of(data)}, not a manyhands.Dataset; return "
+        "manyhands.Dataset(name, manyhands.Split(x, y), manyhands.Split(x_test, y_test), classes), "
+        "each x and y a tensor or a numpy array",
+    )
+    return data
 
 
 def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.device) -> Replica:
@@ -74,7 +76,7 @@ def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.dev
     with seeded(config.seed):
         sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)
         return build(
-            task.model(data),
+            task.make_model(data),
             sample.to(device),
             task.loss,
             lambda params: task.make_optimizer(params, config.lr),

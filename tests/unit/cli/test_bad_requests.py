@@ -1,6 +1,7 @@
 """A bad request gets one sentence and exit status 2, before any worker starts."""
 
 import gzip
+import json
 import sys
 from pathlib import Path
 
@@ -9,7 +10,13 @@ import pytest
 
 from manyhands.cli.main import main
 
-Files = Path
+LBFGS = """
+import torch
+import manyhands
+
+task = manyhands.Task(model=torch.nn.Linear(12, 10), data="synthetic:features=12", optimizer=torch.optim.LBFGS)
+"""
+DIMENSIONS = "dimensions"
 
 
 @pytest.fixture
@@ -26,6 +33,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("other.py").write_text("task = 'not a Task'\n")
     Path("bad.toml").write_text("workers = = 2\n")
     Path("wrong.toml").write_text('task = "mlp"\nworkerz = 2\n')
+    Path("deep.toml").write_text("task = 'mlp'\ndata = " + "[" * 5000 + "]" * 5000)
+    Path("digits.toml").write_text("task = 'mlp'\nworkers = " + "9" * 5000)
+    Path("latin.toml").write_bytes(b"task = 'mlp' # caf\xe9")
+    Path("lbfgs.py").write_text(LBFGS)
+    Path(DIMENSIONS).mkdir()
+    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        Path(DIMENSIONS, f"{name}-ubyte").write_bytes(b"\0\0\x08\x64" + b"\0\0\0\x01" * 100 + b"x")
+    Path("not\udcff.py").write_text(LBFGS)
+    Path("stored/a").mkdir(parents=True)
+    Path("stored/a/run.toml").write_text('task = "mlp"')
+    Path("stored/a/record.json").write_bytes(b"\x80\0 half of a record")
     Path("idx").mkdir()
     for part in ("train", "t10k"):
         images, labels = b"\0\0\x08\x03" + b"\0\0\0\x09" * 3 + b"short", b"\0\0\x08\x01\0\0\0\x09" + bytes(9)
@@ -104,6 +122,19 @@ BAD = {
     "train mlp --config missing.toml": "no config file 'missing.toml'",
     "train --config bad.toml": "not valid TOML",
     "train --config wrong.toml": "did you mean 'workers'?",
+    "train --config deep.toml": "'deep.toml' is not valid TOML: it is nested too deeply",
+    "train --config digits.toml": "'digits.toml' is not valid TOML: a number in it is too large",
+    "train --config latin.toml": "'latin.toml' is not valid TOML: it is not UTF-8 at byte 18",
+    f"train mlp --data idx:{DIMENSIONS}": "has 100 dimensions, but an IDX file of images or labels has 1 to 4",
+    f"train mlp --data npz:{'x' * 5000}": "there is no file 'xxx",
+    f"train {'x' * 5000}.py:task": "there is no task file 'xxx",
+    "train lbfgs.py:task": "the optimiser LBFGS of",
+    "train not\udcff.py:task": "not\\udcff.py:task' is not UTF-8 text",
+    "train mlp --data npz:\udcff.npz": "data 'npz:\\udcff.npz' is not UTF-8 text",
+    "train mlp --data csv:a_file,label=\udcff": "is not UTF-8 text",
+    "runs show a --out stored": "run 'a' has a record that cannot be read: 'stored/a/record.json' is damaged",
+    "runs compare a a --out stored": "run 'a' has a record that cannot be read",
+    "report a --out stored": "run 'a' has a record that cannot be read",
     "train missing.py:task": "no task file 'missing.py'",
     "train no_task.py:task": "no variable of no_task.py named 'task'",
     "train other.py:task": "is a str, not a manyhands.Task",
@@ -165,7 +196,7 @@ def test_resume_with_the_very_same_options_goes_on(
     (resumed,) = Path("runs").iterdir()
     before = (resumed / "record.json").read_text()
     assert run(f"{line} --steps 6 --resume", monkeypatch) == 2
-    assert "is at step 6 of 6 already; raise --epochs or --steps" in capfd.readouterr().err
+    assert "is complete: it has made its 7 steps; raise --epochs or --steps to go on" in capfd.readouterr().err
     assert (resumed / "record.json").read_text() == before, "nothing is lost"
 
 
@@ -177,3 +208,31 @@ def test_a_resumed_run_cannot_change_the_mathematics(
     capfd.readouterr()
     assert run(f"{small} --resume --batch-size 10", monkeypatch) == 2
     assert "has batch-size 64; a resumed run cannot change it to 10" in capfd.readouterr().err
+
+
+def test_a_damaged_record_does_not_hide_the_other_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    small = "--data mnist:train=100,test=20 --epochs 1 --out stored"
+    assert run(f"train mlp {small} --batch-size 99999999 --json", monkeypatch) == 0
+    stdout, stderr = capfd.readouterr()
+    assert "a batch of 99999999 is more than the 100 training samples; every step takes all 100" in stderr
+    assert json.loads(stdout)["batch_size"] == 100
+    assert run("runs list --out stored", monkeypatch) == 0
+    listed = capfd.readouterr().out
+    assert "unreadable" in listed
+    assert "complete" in listed
+    assert run("runs list --out stored --json", monkeypatch) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert len(found["runs"]) == 1
+    assert ("a", "unreadable") in {(run["id"], run["status"]) for run in found["unfinished"]}
+
+
+def test_a_folder_may_have_any_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run("train mlp --data mnist:train=100,test=20 --steps 1 --out out\udcff", monkeypatch) == 0
+    assert "kept in out\\udcff/" in capfd.readouterr().err
+    assert run("runs list --out out\udcff", monkeypatch) == 0
+    assert run("report last --out out\udcff", monkeypatch) == 0
+    assert "out\\udcff/" in capfd.readouterr().out

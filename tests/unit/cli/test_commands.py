@@ -1,14 +1,19 @@
 """The commands a user types, on real runs."""
 
 import json
+import re
 import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from made_up_machine import calibration
 
+from manyhands.cli import doctor
 from manyhands.cli.main import main
 from manyhands.config import RunConfig
-from manyhands.record import RunRecord
+from manyhands.record import RunDir, RunRecord
+from manyhands.report.runs import runs_page
 
 SMALL = "--data mnist:train=200,test=50 --epochs 1"
 
@@ -90,13 +95,13 @@ random = Task(model=lambda d: Net())
 """
 
 
-@pytest.mark.parametrize(("task", "cause"), [("norm", "BatchNorm: 2 (BatchNorm1d)"), ("random", "a random layer")])
+@pytest.mark.parametrize(("task", "cause"), [("norm", "layer '2' (BatchNorm1d)"), ("random", "a random layer")])
 def test_verify_names_the_cause(manyhands, task: str, cause: str) -> None:  # type: ignore[no-untyped-def]
     Path("unequal.py").write_text(UNEQUAL)
     line = f"verify unequal.py:{task} --data mnist:train=200,test=50 --steps 3 --engine mpi --workers 2"
     status, stdout, _ = manyhands(line)
     assert status == 1
-    assert stdout.startswith("different from step 1 on")
+    assert stdout.startswith("not round-off: different from step 1 on, first in '")
     assert f"likely cause: {cause}" in stdout
 
 
@@ -130,7 +135,7 @@ def test_what_a_task_prints_does_not_mix_with_the_result(manyhands) -> None:  # 
     ("line", "says"),
     [
         ("talkative.py:labels", "row 2 of the training labels of mine is 2, outside 0 to 1"),
-        ("talkative.py:narrow --batch-size 4", "1 (BatchNorm1d) cannot normalise a single row"),
+        ("talkative.py:narrow --batch-size 4", "layer '1' (BatchNorm1d) cannot normalise a single row"),
         ("talkative.py:wrong", "does not take samples of shape (4,)"),
     ],
 )
@@ -147,9 +152,16 @@ def test_runs_are_listed_shown_compared_and_deleted(manyhands) -> None:  # type:
     first, second = (json.loads(manyhands(f"train mlp {SMALL} --json")[1])["id"] for _ in range(2))
     listing = manyhands("runs list --json")[1]
     assert [r["id"] for r in json.loads(listing)["runs"]] == [first, second]
-    assert "complete" in manyhands("runs")[1]
+    heads, *lines = manyhands("runs")[1].splitlines()
+    assert heads.split()[:4] == ["id", "date", "task", "status"]
+    assert [line.split()[0] for line in lines] == [first, second], "ids stand on one line"
+    assert all(line.split()[3:5] == ["mlp", "complete"] for line in lines)
     assert json.loads(manyhands(f"runs show {first} --json")[1])["id"] == first
-    assert "weights_sha256" in manyhands("runs show last")[1]
+    shown = manyhands("runs show last")[1]
+    assert json.loads(manyhands("runs show last --json")[1])["weights_sha256"] in shown
+    for group in ("result", "speed", "exchange", "settings", "machine"):
+        assert f"\n{group}\n" in shown
+    assert not re.search(r"[{}\[\]]|\d\.\d{8}", shown), "no dictionaries, no sixteen digits"
     assert "the same, bit for bit" in manyhands(f"runs compare {first} {second}")[1]
     assert manyhands(f"runs delete {first} --yes")[0] == 0
     assert [p.name for p in Path("runs").iterdir()] == [second]
@@ -162,13 +174,46 @@ def test_doctor_finds_what_the_tests_need(manyhands) -> None:  # type: ignore[no
     assert findings["mpi"]["ok"]
     assert "two ranks met" in findings["mpi"]["found"]
     assert findings["mnist"]["ok"]
+    assert findings["manyhands"]["found"]
+    assert "free of" in findings["disk"]["found"]
+    assert "calibration" in findings
+
+
+def test_doctor_says_how_old_the_calibration_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "calibration.json"
+    monkeypatch.setattr(doctor, "calibration_path", lambda: path)
+    assert doctor._calibration().mend == "manyhands calibrate"
+    made = datetime.now() - timedelta(days=3, hours=1)
+    known = calibration().model_copy(update={"made": f"{made:%Y-%m-%d %H:%M:%S}"})
+    path.write_text(known.model_dump_json())
+    assert ", 3 days ago: " in doctor._calibration().found
+    path.write_text("{}")
+    assert not doctor._calibration().ok
+
+
+def test_engine_sim_claims_no_times_since_its_clocks_stand_still(manyhands) -> None:  # type: ignore[no-untyped-def]
+    _, stdout, stderr = manyhands(f"train mlp {SMALL} --engine sim --workers 8 --json")
+    record = RunRecord.model_validate(json.loads(stdout))
+    heads, cells = stderr.splitlines()[-4:-2]
+    assert heads.split()[1] == "samples/s"
+    assert cells.split()[2] == "–"
+    assert cells.count("–") == 4, "nor shares of no time"
+    assert "0.0 %" not in stderr
+    assert "shared" not in stderr, "virtual ranks take turns"
+    assert "ETA" not in stderr.replace("ETA –", "")
+    page = runs_page([(RunDir(Path("runs", record.id)), record)])
+    assert "0 samples/s" not in page.headline
+    assert page.tiles[0].value == "–"
+    assert not next(section for section in page.sections if section.id == "time").figures, "of no time"
+    assert "nan" not in (page.markdown + page.csv).lower()
+    assert "| sim ×8 | – | – | – | – | – | – |" in page.markdown
 
 
 def test_every_setting_is_an_option_with_help(manyhands) -> None:  # type: ignore[no-untyped-def]
     stdout = " ".join(manyhands("train --help")[1].split())
     for name, field in RunConfig.model_fields.items():
         assert field.description, name
-        if name != "task":
+        if name not in ("task", "chosen_blas_threads"):
             assert f"--{name.replace('_', '-')}" in stdout
     assert "Example: manyhands train" in stdout
 

@@ -58,8 +58,11 @@ def test_the_answer_is_one_line_on_stdout(crossval: Run) -> None:
 def test_the_sentence_has_the_papers_measure(crossval: Run) -> None:
     record = CrossvalRecord.model_validate_json(crossval(f"{TINY} --folds 2 --split-data --nodes 2 --json")[1])
     assert record.improvement_pct is not None
-    says = sentence(record)
-    assert f"performance improvement {record.improvement_pct:.1f} %" in says
+    says = sentence(record.model_copy(update={"speed_up": 1.25, "improvement_pct": 20.0}))
+    assert "speed-up 1.25×, performance improvement 20.0 %" in says
+    slow = sentence(record.model_copy(update={"speed_up": 0.33, "improvement_pct": -203.0}))
+    assert "speed-up 0.33×, slower than one worker" in slow
+    assert "203" not in slow, "nothing was improved"
     assert "2 folds on each of 2 nodes" in says
     assert "hold-out" in says
 

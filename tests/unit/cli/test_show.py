@@ -46,7 +46,7 @@ def test_a_terminal_has_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) ->
     with show.meter() as tell:
         tell("predicting", 1, 1, "first")
         tell("running", 1, 4, "a [result]")
-    assert " 25 % a [result]" in screen.getvalue()
+    assert "25 % · ETA 0:00 · a [result]" in screen.getvalue()
 
 
 @pytest.mark.parametrize(("gigabyte_per_s", "says"), [(1.25, "10.0 Gb/s"), (1e3, "too fast to tell")])

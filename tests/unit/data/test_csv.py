@@ -207,3 +207,26 @@ def test_any_bytes_are_read_or_refused_in_a_sentence(tmp_path: Path, header: str
         except UserError as error:
             refused = str(error)
         assert "\n" not in refused
+
+
+@pytest.mark.timeout(60)
+def test_very_many_columns_take_no_longer_each(tmp_path: Path) -> None:
+    columns = 60_000
+    header = ",".join([*(f"c{i}" for i in range(columns)), "label"])
+    rows = [",".join([*("1" for _ in range(columns)), str(i % 2)]) for i in range(6)]
+    file = tmp_path / "wide.csv"
+    file.write_text("\n".join([header, *rows]))
+    assert load(f"csv:{file},label=label").shape == (columns,)
+    with pytest.raises(UserError, match=r"named 'x'; .*c0, c1, .*c49 and 59,951 more") as failed:
+        load(f"csv:{file},label=x")
+    assert len(str(failed.value)) < 1000
+    file.write_text("\n".join([f"{header},c59999", *(f"{row},1" for row in rows)]))
+    with pytest.raises(UserError, match=r"two columns of .* are named 'c59999'"):
+        load(f"csv:{file},label=label")
+
+
+def test_numbers_are_read_as_python_reads_them(tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text("a,label\n1_000,0\n 2e3 ,1\n-0.5,0\n+1.,1\n")
+    loaded = load(f"csv:{file},label=label")
+    assert sorted(loaded.train.x.flatten().tolist() + loaded.test.x.flatten().tolist()) == [-0.5, 1.0, 1000.0, 2000.0]

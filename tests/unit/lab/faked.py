@@ -27,8 +27,14 @@ class FakeMeasure:
     interrupt_after: int | None = None
     step_ms: float | None = None
     """Time of a step, where it shall not be a share of one worker's."""
+    warns: Callable[[Call], str] = lambda call: ""
+    """What a run's record warns of."""
     leaves: bool = False
     """Whether every run leaves a folder, as real ones do."""
+    takes_s: Callable[[Call], float] = lambda call: 0.0
+    """Seconds that a run takes on the clock; one that takes longer than it may is ended."""
+    now_s: float = 0.0
+    """What the clock shows, where a test sets it in place of the real one."""
     calls: list[Call] = field(default_factory=list)
 
     def __call__(
@@ -41,6 +47,9 @@ class FakeMeasure:
             raise KeyboardInterrupt
         call = Call(cell, repeat, dict(options), out, timeout_s)
         self.calls.append(call)
+        self.now_s += min(self.takes_s(call), timeout_s)
+        if self.takes_s(call) > timeout_s:
+            return Measure(cell=cell, repeat=repeat, failed=f"took longer than {timeout_s:.0f} s and was ended")
         if reason := self.fails(call):
             return Measure(cell=cell, repeat=repeat, failed=reason)
         step_ms = 10 / options["workers"] + 0.01 * repeat if self.step_ms is None else self.step_ms
@@ -56,7 +65,12 @@ class FakeMeasure:
             serial_ms=0.1 * step_ms,
             comm_ms=0.1 * step_ms,
             total_s=1.0,
+            warnings=[warning] if (warning := self.warns(call)) else [],
         )
+
+    def now(self) -> float:
+        """Return what the clock shows."""
+        return self.now_s
 
     @property
     def measured(self) -> list[Call]:

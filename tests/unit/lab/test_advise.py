@@ -186,6 +186,26 @@ def test_without_time_the_noise_scale_alone_tells_the_steps(advise: Advise) -> N
     assert any("noise scale alone" in sentence for sentence in found.assumed)
 
 
+def test_the_budget_ends_a_training_which_then_says_nothing(advise: Advise, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[Recipe] = []
+    whole = MadeUpTrainer.train
+
+    def train(self: MadeUpTrainer, recipe: Recipe, seed: int, most_steps: int, until_s: float = math.inf) -> Training:
+        found: Training = whole(self, recipe, seed, most_steps, until_s)
+        if recipe.batch_size == BATCH:
+            return found
+        assert until_s < math.inf
+        ended.append(recipe)
+        return found.model_copy(update={"steps": None, "made": 1})
+
+    monkeypatch.setattr(MadeUpTrainer, "train", train)
+    monkeypatch.setattr(advise_asked.Asked, "in_time", property(lambda self: not ended))
+    found = advise()
+    assert len(ended) == 1
+    assert {training.batch_size for training in found.trainings} == {BATCH}
+    assert found.best[0].steps_from == "noise scale"
+
+
 def test_ctrl_c_gives_the_advice_that_is_known(advise: Advise, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(self: Any, recipe: Recipe, most_steps: int) -> list[Training]:
         raise KeyboardInterrupt

@@ -9,12 +9,20 @@ from manyhands.lab.budget import (
     MAX_REPEATS,
     MIN_REPEATS,
     MIN_STEPS,
-    MIN_TRAIN_S,
+    PILOT_STEPS,
+    Choice,
+    Clock,
     Pilot,
+    around_pilot,
     choose,
-    choose_repeats,
+    fitting,
+    least_s,
     parse_duration,
+    plain_duration,
+    steps_of_pilot,
+    too_short,
 )
+from manyhands.record import Cell
 
 pilots = st.lists(st.builds(Pilot, fixed_s=st.floats(0.1, 20), step_s=st.floats(1e-5, 5)), min_size=1, max_size=12)
 budgets = st.floats(1, 1e5)
@@ -44,23 +52,25 @@ def test_never_less_than_statistics_need_nor_more_than_the_task_trains(
     found: list[Pilot], left_s: float, own_steps: int
 ) -> None:
     choice = choose(found, left_s, own_steps=own_steps)
-    assert MIN_STEPS <= choice.steps <= max(MIN_STEPS, own_steps)
-    assert MIN_REPEATS <= choice.repeats <= MAX_REPEATS
+    if choice is not None:
+        assert MIN_STEPS <= choice.steps <= max(MIN_STEPS, own_steps)
+        assert MIN_REPEATS <= choice.repeats <= MAX_REPEATS
 
 
-@given(pilots, budgets, own)
-def test_it_fits_or_is_as_short_as_it_may_be(found: list[Pilot], left_s: float, own_steps: int) -> None:
-    choice = choose(found, left_s, own_steps=own_steps)
-    if takes_s(found, choice.steps, choice.repeats) > left_s:
-        short = max(MIN_STEPS, len(found) * MIN_TRAIN_S / sum(p.step_s for p in found))
-        assert choice.repeats == MIN_REPEATS
-        assert choice.steps <= short
+@given(pilots, st.floats(-10, 1e5), own, st.integers(0, 20))
+def test_what_is_chosen_fits_into_the_time(found: list[Pilot], left_s: float, own_steps: int, repeats: int) -> None:
+    choice = choose(found, left_s, own_steps=own_steps, repeats=repeats)
+    assert choice is None or takes_s(found, choice.steps, choice.repeats) <= left_s
+    short = around_pilot(found, left_s, steps=12, repeats=repeats)
+    assert short.repeats >= 1, "the pilot has been run"
+    assert short.repeats == 1 or takes_s(found, 12, short.repeats - 1) <= left_s
+    assert short.repeats <= (repeats or MIN_REPEATS)
 
 
 @given(pilots, budgets, own)
 def test_steps_grow_before_repeats(found: list[Pilot], left_s: float, own_steps: int) -> None:
     choice = choose(found, left_s, own_steps=own_steps)
-    if choice.repeats > MIN_REPEATS:
+    if choice is not None and choice.repeats > MIN_REPEATS:
         one_more = choice.steps + 1
         assert choice.steps >= own_steps or takes_s(found, one_more, MIN_REPEATS) > 0.9 * left_s
 
@@ -68,28 +78,67 @@ def test_steps_grow_before_repeats(found: list[Pilot], left_s: float, own_steps:
 @given(pilots, budgets, own, st.floats(1, 10))
 def test_more_time_never_means_less_work(found: list[Pilot], left_s: float, own_steps: int, factor: float) -> None:
     short, long = (choose(found, s, own_steps=own_steps) for s in (left_s, left_s * factor))
-    assert long.steps >= short.steps
-    assert long.steps * long.repeats >= short.steps * short.repeats
+    if short is not None:
+        assert long is not None
+        assert long.steps >= short.steps
+        assert long.steps * long.repeats >= short.steps * short.repeats
 
 
 def test_known_answers() -> None:
     cells = [Pilot(fixed_s=2, step_s=0.01), Pilot(fixed_s=4, step_s=0.02)]
-    assert choose(cells, 100, own_steps=10_000).steps == 433, "(100 × 0.95 / 5 − 6) / 0.03"
-    roomy = choose(cells, 1000, own_steps=1000)
-    assert (roomy.steps, roomy.repeats) == (1000, MAX_REPEATS)
-    some = choose(cells, 300, own_steps=1000)
-    assert (some.steps, some.repeats) == (1000, 7), "a repeat of 1000 steps takes 36 s"
-    tight = choose(cells, 1, own_steps=1000)
-    assert (tight.steps, tight.repeats) == (33, MIN_REPEATS), "half a second of steps costs little beside the start"
+    assert choose(cells, 100, own_steps=10_000) == Choice(433, 5), "(100 × 0.95 / 5 − 6) / 0.03"
+    assert choose(cells, 1000, own_steps=1000) == Choice(1000, MAX_REPEATS)
+    assert choose(cells, 300, own_steps=1000) == Choice(1000, 7), "a repeat of 1000 steps takes 36 s"
+    assert choose(cells, 36, own_steps=1000) is None, "5 repeats of 33 steps take 37 s with what is kept in hand"
+    assert around_pilot(cells, 36, steps=20) == Choice(20, 5, counts_pilot=True), "of 6.6 s each"
+    assert around_pilot(cells, 14, steps=20) == Choice(20, 3, counts_pilot=True)
+    assert around_pilot(cells, 14, steps=20, repeats=2) == Choice(20, 2, counts_pilot=True)
 
 
 @given(pilots, budgets, own, st.integers(1, 40))
 def test_given_repeats_stay(found: list[Pilot], left_s: float, own_steps: int, repeats: int) -> None:
-    assert choose(found, left_s, own_steps=own_steps, repeats=repeats).repeats == repeats
+    choice = choose(found, left_s, own_steps=own_steps, repeats=repeats)
+    assert choice is None or choice.repeats == repeats
 
 
-@given(st.lists(st.floats(0, 100), min_size=1, max_size=9), budgets)
-def test_repeats_of_given_steps_fit_or_are_the_fewest(each_s: list[float], left_s: float) -> None:
-    repeats = choose_repeats(each_s, left_s)
-    assert repeats == MIN_REPEATS or repeats * sum(each_s) <= left_s
-    assert repeats == MAX_REPEATS or (repeats + 1) * sum(each_s) > left_s * 0.9
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=9), st.floats(-10, 1e5))
+def test_as_many_repeats_as_fit(each_s: list[float], left_s: float) -> None:
+    repeats = fitting(each_s, left_s)
+    assert repeats == 0 or repeats * sum(each_s) <= left_s
+    assert (repeats + 1) * sum(each_s) >= left_s * 0.9 or repeats == 10**6
+
+
+def test_a_clock_runs_from_when_the_command_was_given() -> None:
+    now_s = 100.0
+    clock = Clock(60.0, spent_s=5.0, now=lambda: now_s, reserve_s=10.0)
+    assert (clock.elapsed_s, clock.left_s) == (5.0, 45.0)
+    now_s += 50
+    assert (clock.elapsed_s, clock.left_s) == (55.0, -5.0)
+    assert Clock().left_s == float("inf"), "steps and repeats that are given take as long as they take"
+
+
+def test_the_least_is_every_cell_once_and_the_budget_that_is_advised_has_room_for_it() -> None:
+    cells = [
+        Cell(role=role, engine=engine, workers=1, batch_size=64)  # type: ignore[arg-type]
+        for role, engine in (("baseline", "serial"), ("probe", "serial"), ("cell", "threads"), ("cell", "mpi"))
+    ]
+    takes_s = least_s(cells, 3.0, 0.1)
+    assert takes_s == pytest.approx(4 * 3.0 + 3 * 10 * 0.1), "without the probe; mpi starts two in a row; 10 steps"
+    clock = Clock(10.0, spent_s=3.0, now=lambda: 0.0, reserve_s=2.0)
+    sentence = too_short("10s", clock, cells, takes_s)
+    assert "each of 3 cells once, takes about 15.0 s, and 5.00 s are left for it of --budget 10s" in sentence
+    assert "give --budget 30s" in sentence
+    assert "--over-budget" in sentence
+    enough = Clock(30.0, spent_s=3.0, now=lambda: 0.0, reserve_s=2.0)
+    assert enough.left_s > takes_s
+
+
+@given(st.floats(1e-6, 1e4))
+def test_a_pilot_has_few_long_steps_or_many_short_ones(step_s: float) -> None:
+    assert PILOT_STEPS[0] <= steps_of_pilot(step_s) <= PILOT_STEPS[1]
+    assert steps_of_pilot(step_s) >= steps_of_pilot(2 * step_s)
+
+
+@given(st.floats(0.1, 1e5))
+def test_a_budget_that_is_advised_can_be_typed_and_is_no_shorter(seconds: float) -> None:
+    assert parse_duration(plain_duration(seconds)) >= seconds

@@ -13,13 +13,15 @@ from manyhands.cli.main import main
 from manyhands.comm import Comm
 from manyhands.errors import UserError
 from manyhands.lab import calibrate as lab
-from manyhands.lab import calibration_calls, calibration_cores, calibration_steps
+from manyhands.lab import calibration_calls, calibration_cores, calibration_plan, calibration_steps
+from manyhands.lab.budget import Clock
 from manyhands.lab.calibrate import calibrate, crowds, row_points, say_if_busy
 from manyhands.lab.calibration_calls import joined_calls, time_calls
 from manyhands.lab.calibration_steps import joined_steps
 from manyhands.launch.places import calibration_path
 from manyhands.model.crowd import run_spread
 from manyhands.model.machine import machine_of
+from manyhands.record import Others
 from manyhands.record.calibration import (
     Calibration,
     CoreTimes,
@@ -40,7 +42,7 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure for moments, on two cores wherever the tests run."""
-    monkeypatch.setattr(lab, "LEAST_S", 0.02)
+    monkeypatch.setattr(calibration_plan, "LEAST_S", 0.02)
     monkeypatch.setattr(lab, "SIZES", SIZES)
     monkeypatch.setattr(calibration_calls, "LEAST_ROUNDS", 2)
     monkeypatch.setattr(calibration_calls, "MOST_ROUNDS", 2)
@@ -58,7 +60,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Calibration:
 
 
 def tiny_calibration(path: Path, task: str, **options: Any) -> Calibration:
-    return calibrate([task], path=path, engines=["threads"], budget_s=0.6, **options)
+    usual = {"budget_s": 0.6, "over_budget": True}
+    return calibrate([task], path=path, engines=["threads"], **{**usual, **options})
 
 
 def test_a_tiny_task_end_to_end(tmp_path: Path, tiny: Callable[[str], str]) -> None:
@@ -117,8 +120,7 @@ def test_where_there_is_time_for_it_every_stage_is_visited_twice(
     monkeypatch.setattr(lab, "_launch", launched)
     task = tiny("mlp")
     once = tiny_calibration(tmp_path / "once.json", task)
-    monkeypatch.setattr(lab, "START_S", {})
-    twice = tiny_calibration(tmp_path / "twice.json", task)
+    twice = tiny_calibration(tmp_path / "twice.json", task, budget_s=100.0)
     assert len(visited) == 2 + 4
     assert visited[4:] == visited[2:4], "in blocks of the same steps"
     assert {ms for point in once.tasks[task].points for ms in point.compute_ms} == {1.0}
@@ -133,9 +135,41 @@ def test_where_there_is_time_for_it_every_stage_is_visited_twice(
     assert exchanges[1] > exchanges[0]
 
 
-def test_a_second_calibration_adds_to_the_first(made: Calibration, tmp_path: Path, tiny: Callable[[str], str]) -> None:
-    path, first = tmp_path / "here.json", made
-    path.write_text(first.model_dump_json())
+def test_launches_share_the_time_that_is_left_and_a_second_visit_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration_plan, "LEAST_S", 0.5)
+    now_s = 0.0
+    clock = Clock(40.0, spent_s=3.0, now=lambda: now_s)
+    stages = calibration_plan.stages_of(["a"], ["threads", "mpi"], [2])
+    schedule = calibration_plan.Schedule(clock, 3.0, {"a": 0.01})
+    visits = schedule.visits(stages)
+    assert [stage.engine for stage in visits] == ["serial", "threads", "mpi"] * 2, "7 s of starts are little"
+    for i, stage in enumerate(visits[:3]):
+        second_s = schedule.second_s(visits[i:])
+        took_s = 4 * second_s * stage.weight  # a machine on which all takes four times as long as it should
+        now_s += took_s
+        schedule.note(stage, took_s, second_s)
+    assert all(schedule.least_s(stage) > clock.left_s for stage in visits[3:]), "no time for them"
+    slow = calibration_plan.Schedule(Clock(40.0, now=lambda: 0.0), 10.0, {"a": 0.01})
+    assert len(slow.visits(stages)) == 3, "of 40 s half would be spent with starting ranks"
+    slow.check_budget(stages)
+    with pytest.raises(UserError, match=r"takes about 1 min 19 s, and 40.0 s of the budget are left.*--budget 120s"):
+        calibration_plan.Schedule(Clock(40.0, now=lambda: 0.0), 10.0, {"a": 1.9}).check_budget(stages)
+
+
+@pytest.mark.parametrize("written", ["before", "meanwhile"])
+def test_a_second_calibration_adds_to_the_first(
+    made: Calibration, tmp_path: Path, tiny: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    path, first, time_cores = tmp_path / "here.json", made, lab.time_cores
+
+    def others_end(cores: int) -> Any:
+        path.write_text(first.model_dump_json())
+        return time_cores(cores)
+
+    if written == "before":
+        path.write_text(first.model_dump_json())
+    else:
+        monkeypatch.setattr(lab, "time_cores", others_end)
     second = tiny_calibration(path, tiny("batchnorm"))
     assert second.tasks.keys() == {tiny("mlp"), tiny("batchnorm")}
     assert second.tasks[tiny("mlp")] == first.tasks[tiny("mlp")]
@@ -198,10 +232,14 @@ def test_a_busy_machine_is_said(made: Calibration, disturbed_pct: float, says: b
     points = [
         point.model_copy(update={"compute_ms": [1.0] * 9, "disturbed_pct": disturbed_pct}) for point in costs.points
     ]
-    busy = made.model_copy(update={"tasks": {costs.task: costs.model_copy(update={"points": points})}})
+    tasks = {costs.task: costs.model_copy(update={"points": points})}
+    busy = made.model_copy(update={"tasks": tasks, "contention": [], "others": None})
     said: list[str] = []
     say_if_busy(busy, said.append)
     assert [("about 500 times a second" in sentence) for sentence in said] == [True] * says
+    others = Others(host="here", cores=1.2, of=2.0, wanted=2)
+    say_if_busy(busy.model_copy(update={"others": others}), said.append)
+    assert said[-1].startswith("other programs used 1.2 of 2 cores during the calibration")
 
 
 def test_ctrl_c_leaves_the_file_as_it_was(tmp_path: Path, tiny: Callable[[str], str]) -> None:
@@ -319,7 +357,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 def test_the_command_prints_tables_and_keeps_the_file(
     tmp_path: Path, command: Command, tiny: Callable[[str], str]
 ) -> None:
-    status, out, err = command(tiny("mlp"), "--engines", "threads", "--budget", "0.6s")
+    status, out, err = command(tiny("mlp"), "--engines", "threads", "--budget", "0.6s", "--over-budget")
     assert status == 0
     (kept,) = (tmp_path / "data").rglob("*.json")
     assert f"kept in {kept}" in err.replace("\n", "")
@@ -331,7 +369,7 @@ def test_the_command_prints_tables_and_keeps_the_file(
 
 def test_json_is_one_object(tmp_path: Path, command: Command, tiny: Callable[[str], str]) -> None:
     path = tmp_path / "own.json"
-    options = ("--engines", "threads", "--budget", "0.6s", "--calibration", str(path), "--json")
+    options = ("--engines", "threads", "--budget", "0.6s", "--over-budget", "--calibration", str(path), "--json")
     status, out, err = command(tiny("mlp"), *options)
     assert status == 0
     assert Calibration.model_validate_json(out) == open_calibration(path)
@@ -348,6 +386,7 @@ def test_json_is_one_object(tmp_path: Path, command: Command, tiny: Callable[[st
         (["mlp", "--ranks", "0"], "ranks must be at least 2, got 0"),
         (["mlp", "--ranks", "3"], "ranks must be from 2 to the 2 cores that are here, got 3"),
         (["mlp", "--ranks", "-1"], "ranks must be from 2 to the 2 cores that are here, got -1"),
+        (["mlp", "--budget", "0.01s"], "the least that a calibration measures, in 3 launches, takes about"),
         (["mlp", "--budget", "soon"], "a budget is written like 90s, 5m, 1h or 1m30s, got 'soon'"),
         (
             ["mlp", "--calibration", "/dev/null/x.json"],

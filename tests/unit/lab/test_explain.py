@@ -6,7 +6,7 @@ import pytest
 from made_up import CAUSED_BY, NOTHING, finding_of, made_up_cells, made_up_measures, made_up_sweep
 
 from manyhands.lab.analyse import analyse
-from manyhands.record import Finding, SweepRecord
+from manyhands.record import Finding, Others, SweepRecord
 
 NAMED = {
     "comm": "went to communication",
@@ -50,8 +50,21 @@ def test_the_headline_tells_speed_up_efficiency_and_what_was_lost() -> None:
     low, value, high = (100 * bound for bound in (row.efficiency.low, row.efficiency.value, row.efficiency.high))
     assert finding_of(record, "mpi 2").headline == (
         f"mpi ×2: {row.speed_up.value:.2f}× as fast as one worker, efficiency {value:.1f} % "
-        f"(95 %: {low:.1f}–{high:.1f}); {100 - value:.1f} % of the time was lost"
+        f"(93.8 %: {low:.1f}–{high:.1f}); {100 - value:.1f} % of the time was lost"
     )
+
+
+def test_other_programs_come_before_communication_and_no_remedy_is_told_beside_them() -> None:
+    cells = made_up_cells("strong", (1, 2), ("mpi",))
+    quiet = made_up_measures(cells, cores=2, comm_ms=0.5)
+    others = Others(host="here", cores=1.3, of=2.0, wanted=2)
+    busy = [m.model_copy(update={"others": others if m.cell.startswith("cell") else None}) for m in quiet]
+    for measures, disturbed in ((quiet, False), (busy, True)):
+        (finding,) = analyse("strong", cells, measures, 2).findings
+        first = finding.sentences[0]
+        assert first.startswith("Other programs used 1.3 of 2 cores while this was measured:") is disturbed
+        assert any("went to communication" in sentence for sentence in finding.sentences)
+        assert bool(finding.remedies) is not disturbed
 
 
 def test_headlines_of_a_sweep_differ() -> None:

@@ -60,7 +60,7 @@ def _check(record: ProfileRecord, ranks: int, steps: int) -> None:
 
 
 def test_one_worker(tmp_path: Path, take: Profile) -> None:
-    threads = threading.enumerate()
+    threads = set(threading.enumerate())  # one of a test before may be ending
     record = take(steps=60)
     _check(record, 1, 60)
     assert record.ranks[0].functions[0].file.startswith(("manyhands/", "torch/"))
@@ -70,7 +70,7 @@ def test_one_worker(tmp_path: Path, take: Profile) -> None:
     events = json.loads((folder / record.trace).read_text())["traceEvents"]
     assert {event["args"]["step"] for event in events if event["ph"] == "X"} == set(range(5, 25))
     assert sys.getprofile() is None
-    assert threading.enumerate() == threads
+    assert set(threading.enumerate()) <= threads
 
 
 def test_threads(take: Profile) -> None:

@@ -6,6 +6,7 @@ from made_up import made_up_cells, made_up_measures
 
 from manyhands.lab.rows import rows
 from manyhands.record import Cell, Measure, Row
+from manyhands.record.sweep import Kind
 
 
 def _row(found: list[Row], part: str) -> Row:
@@ -61,6 +62,30 @@ def test_strong_figures_compare_the_same_batch_repeat_by_repeat() -> None:
     assert row.improvement_pct == pytest.approx((8 - 2.5) / 8 * 100)
     assert row.karp_flatt
     assert row.karp_flatt.value == pytest.approx((1 / 3.2 - 1 / 4) / (1 - 1 / 4))
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers", "step_ms", "share"),
+    [
+        ("strong", 4, 2.5, (1 / 3.2 - 1 / 4) / (1 - 1 / 4)),
+        ("strong", 4, 24.0, None),
+        ("strong", 4, 1.9, None),
+        ("weak", 4, 2.5, None),
+        ("strong", 1, 8.0, None),
+    ],
+)
+def test_karp_flatt_is_a_share_of_a_strong_sweep_or_nothing(
+    kind: Kind, workers: int, step_ms: float, share: float | None
+) -> None:
+    alone = Cell(role="baseline", engine="serial", workers=1, batch_size=64)
+    many = Cell(engine="mpi", workers=workers, batch_size=64 * (workers if kind == "weak" else 1))
+    row = _row(rows(kind, [alone, many], [_measure(alone, 0, 8), _measure(many, 0, step_ms)], 4), "mpi")
+    if share is None:
+        assert row.karp_flatt is None
+    else:
+        assert row.karp_flatt
+        assert row.karp_flatt.value == pytest.approx(share)
+        assert 0 <= row.karp_flatt.low <= row.karp_flatt.high <= 1
 
 
 @pytest.mark.parametrize("full", [False, True])

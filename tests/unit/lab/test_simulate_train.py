@@ -40,7 +40,7 @@ def predict(tiny: Callable[[str], str]) -> Predict:
     """Simulate a small task on a made-up machine, and train it: ten steps are an epoch."""
 
     def run(nodes: Any = (1, 3), train: dict[str, Any] | None = None, **options: Any) -> SimulationRecord:
-        task = tiny("mlp")
+        task = options.pop("task", tiny("mlp"))
         given = {
             "cluster": ETHERNET,
             "calibration": fitting(calibration(constant, task=task)),
@@ -71,6 +71,19 @@ def test_every_row_is_trained_as_so_many_nodes_would(predict: Predict, tmp_path:
         assert (tmp_path / found.id / each.folder / "model.safetensors").is_file()
     assert row(found, 3, "async-server").staleness["max"] > 0
     assert SimulationDir(tmp_path / found.id).read() == found
+
+
+def test_answers_that_are_not_those_of_one_worker_are_warned_of(predict: Predict, tiny: Any, tmp_path: Path) -> None:
+    task, said = tiny("batchnorm"), list[str]()
+    known = fitting(calibration(constant, task=task))
+    options = {"calibration": known, "syncs": "allreduce,local-sgd", "batch_size": 30, "out": tmp_path}
+    found = predict([3], task=task, train={"steps": 2}, say=said.append, **options)
+    (sentence,) = found.warnings
+    assert sentence.startswith("several workers will not give the answer of one: ")
+    assert said.count(sentence) == 1
+    assert {each.sync: each.method for each in found.trained}["allreduce"] == "one-by-one"
+    kept = json.loads((tmp_path / found.id / found.trained[0].folder / "virtual.json").read_text())
+    assert kept["warnings"] == found.warnings
 
 
 def test_its_time_is_that_of_the_predicted_steps(predict: Predict, tiny: Any) -> None:

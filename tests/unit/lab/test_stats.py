@@ -20,13 +20,21 @@ def test_the_interval_holds_the_median_and_lies_within_the_observations(values: 
 
 
 def test_one_observation_is_its_own_interval() -> None:
-    assert stats.median([3.5]) == Interval(value=3.5, low=3.5, high=3.5)
+    assert stats.median([3.5]) == Interval(value=3.5, low=3.5, high=3.5, coverage_pct=0)
 
 
-def test_the_interval_of_five_repeats_holds_the_true_median_as_often_as_it_promises() -> None:
+@pytest.mark.parametrize("repeats", [2, 3, 5, 6, 7, 9, 12, 15])
+def test_an_interval_holds_the_true_median_as_often_as_it_says(repeats: int) -> None:
     random = np.random.default_rng(0)
-    found = [stats.median(random.lognormal(0, 0.03, 5)) for _ in range(300)]
-    assert 0.9 <= np.mean([interval.low <= 1 <= interval.high for interval in found]) <= 0.99
+    found = [stats.median(random.lognormal(0, 0.03, repeats)) for _ in range(2000)]
+    (says,) = {interval.coverage_pct for interval in found}
+    assert 100 * np.mean([interval.low <= 1 <= interval.high for interval in found]) == pytest.approx(says, abs=2.5)
+    assert (says >= 95) == (repeats >= 6)
+
+
+@pytest.mark.parametrize(("repeats", "coverage"), [(1, 0), (2, 50), (3, 75), (5, 93.75), (6, 96.875), (9, 96.09375)])
+def test_few_repeats_cover_less_and_say_so(repeats: int, coverage: float) -> None:
+    assert stats.median(list(range(repeats))).coverage_pct == coverage
 
 
 def test_a_slow_spell_cancels_since_repeats_are_paired() -> None:

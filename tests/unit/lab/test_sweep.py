@@ -1,8 +1,10 @@
 """Sweeps: cells in turn, failures as marked rows, nothing measured twice."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,16 @@ from faked import FakeMeasure
 
 import manyhands
 from manyhands.errors import UserError
-from manyhands.lab import sweep
+from manyhands.lab import sweep, sweep_checks
 from manyhands.lab.asked import Asked
+from manyhands.lab.budget import Clock, parse_duration
 from manyhands.lab.store import append_measure, read_measures
-from manyhands.lab.sweep import PILOT, PILOT_TIMEOUT_S, SweepObserver, SweepPulse
+from manyhands.lab.sweep import PILOT_TIMEOUT_S
+from manyhands.lab.sweep_observer import PILOT, SweepObserver, SweepPulse
 from manyhands.record import Measure, SweepDir, SweepRecord, list_sweeps
+from manyhands.record.owner import OWNER, own
+from manyhands.record.texts import count
+from manyhands.report import tables
 
 Scale = Callable[..., SweepRecord]
 
@@ -23,6 +30,7 @@ Scale = Callable[..., SweepRecord]
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMeasure:
     fake = FakeMeasure()
     monkeypatch.setattr(sweep, "measure", fake)
+    monkeypatch.setattr(sweep, "say_if_busy", lambda *_: None)
     return fake
 
 
@@ -55,8 +63,8 @@ def test_rounds_go_forth_and_back_over_all_cells(scale: Scale, fake: FakeMeasure
 def test_the_pilot_chooses_and_its_figures_are_thrown_away(scale: Scale, fake: FakeMeasure, tmp_path: Path) -> None:
     record = scale(budget="1h")
     pilots = [call for call in fake.calls if call.repeat == PILOT]
-    assert [call.cell for call in pilots] == [cell.key for cell in record.cells]
-    assert {call.options["steps"] for call in pilots} == {20}
+    assert [call.cell for call in pilots] == [record.cells[i].key for i in (0, 2, 1)], "the probe is dispensable"
+    assert {call.options["steps"] for call in pilots} <= set(range(10, 201))
     assert {m.repeat for m in record.measures} == set(range(15)), "an hour is plenty"
     assert {call.options["steps"] for call in fake.measured} == {record.steps} == {25}, "an epoch of it has 10 steps"
     assert not (only(tmp_path).path / "pilot").exists()
@@ -64,14 +72,120 @@ def test_the_pilot_chooses_and_its_figures_are_thrown_away(scale: Scale, fake: F
     assert (kept.steps, kept.repeats, kept.needs_pilot) == (25, 15, False)
 
 
-def test_a_budget_that_is_too_short_is_said_and_the_sweep_goes_on(scale: Scale, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(sweep, "pilot_of", lambda run, took_s: sweep.Pilot(fixed_s=30, step_s=0.1))
+@pytest.fixture
+def timed(fake: FakeMeasure, monkeypatch: pytest.MonkeyPatch) -> FakeMeasure:
+    """Let only runs take time, of 4 s each unless told otherwise; to start and to read takes none."""
+    monkeypatch.setattr(sweep, "Clock", partial(Clock, now=fake.now))
+    monkeypatch.setattr(sweep_checks, "START_S", 4.0)
+    fake.takes_s, fake.step_ms = lambda call: 4.0, 1e-3
+    return fake
+
+
+def test_a_budget_too_short_for_every_cell_once_is_refused_at_once(
+    scale: Scale, timed: FakeMeasure, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as error:
+        scale(budget="10s")
+    assert "each of 2 cells once, takes about" in str(error.value)
+    assert "of --budget 10s; give --budget 20s, fewer cells, or --over-budget" in str(error.value)
+    assert not timed.calls
+    assert list_sweeps(tmp_path) == []
+
+
+@pytest.mark.parametrize("how", ["asked", "option"])
+def test_who_wants_to_go_on_gets_every_cell_once_and_is_told_the_rest(
+    scale: Scale, timed: FakeMeasure, how: str
+) -> None:
+    asked: list[str] = []
+    observe = SweepObserver(confirm=lambda sentence: not asked.append(sentence))  # type: ignore[func-returns-value]
+    record = scale(budget="10s", observe=observe, over_budget=True if how == "option" else None)
+    assert len(asked) == (how == "asked")
+    assert [m.failed for m in record.measures] == ["", "", ""]
+    assert {call.repeat for call in timed.calls} == {PILOT}, "the pilot is all there is"
+    assert record.repeats == 1
+    assert record.notes == ["--budget 10s had time for 1 repeat; intervals need 5, so there are none"]
+
+
+@pytest.mark.parametrize(("budget", "repeats"), [("20s", 1), ("30s", 2), ("45s", 3), ("1m", 4), ("70s", 5)])
+def test_in_a_short_budget_the_pilot_counts_and_repeats_are_fewer(
+    scale: Scale, timed: FakeMeasure, tmp_path: Path, budget: str, repeats: int
+) -> None:
+    timed.leaves = True
     said: list[str] = []
-    record = scale(budget="10s", observe=SweepObserver(say=said.append))
-    assert said == [
-        "5 repeats of 3 cells with 25 steps each will take about 8.1 minutes, more than is left of the budget"
+    record = scale(budget=budget, observe=SweepObserver(say=said.append))
+    assert timed.now_s < parse_duration(budget), "the promise is kept"
+    assert record.status == "complete"
+    assert (record.repeats, record.budget) == (repeats, budget)
+    assert Counter(m.cell for m in record.measures) == {cell.key: repeats for cell in record.cells}
+    assert len({m.steps for m in record.measures}) == 1
+    told = (
+        []
+        if repeats == 5
+        else [f"--budget {budget} had time for {count(repeats, 'repeat')}; intervals need 5, so there are none"]
+    )
+    assert record.notes == said == told
+    assert all(row.speed_up is None or repeats == 5 or not row.speed_up.is_shown for row in record.rows)
+    folder = SweepDir(tmp_path / record.id)
+    assert all((folder.path / m.run).is_dir() for m in record.measures), "the pilot's folders were kept"
+
+
+def test_when_the_time_is_up_the_run_under_way_is_ended_and_all_that_is_missing_is_marked(
+    scale: Scale, timed: FakeMeasure
+) -> None:
+    timed.takes_s = lambda call: {"baseline": 4.0, "cell": 100.0}.get(call.cell.split()[0], 4.0)
+    with pytest.raises(UserError, match=r"nothing of this sweep can run: ended after .* s: --budget 25s was used up"):
+        scale(budget="25s")
+    timed.now_s, timed.calls = 0.0, []
+    timed.takes_s = lambda call: 100.0 if "mpi" in call.cell else 4.0
+    record = scale(budget="35s", engines=["threads", "mpi"])
+    assert timed.now_s < 35
+    failed = {m.cell.split()[0] + " " + m.cell.split()[1]: m.failed for m in record.measures}
+    assert failed["baseline serial"] == failed["cell threads"] == ""
+    assert re.fullmatch(r"ended after \d+ s: --budget 35s was used up", failed["cell mpi"])
+    assert failed["probe serial"] == "left out: --budget 35s was used up"
+    assert [bool(row.failed) for row in record.rows] == [False, False, True]
+
+
+def test_a_machine_that_slows_down_gets_fewer_repeats_not_more_time(scale: Scale, timed: FakeMeasure) -> None:
+    timed.takes_s = lambda call: 2.0 if call.repeat < 2 else 9.0
+    record = scale(budget="2m")
+    assert timed.now_s < 120
+    assert 2 < record.repeats < 15
+    assert record.notes == [f"--budget 2m had time for {record.repeats} of 15 repeats"]
+    assert {m.failed for m in record.measures} == {""}
+
+
+def test_a_machine_that_stands_still_after_the_pilot_leaves_what_the_pilot_told(
+    scale: Scale, timed: FakeMeasure
+) -> None:
+    timed.takes_s = lambda call: 2.0 if call.repeat == PILOT else 1e6
+    record = scale(budget="2m")
+    assert timed.now_s < 120
+    assert record.notes == [
+        "--budget 2m ended the sweep in repeat 1 of 15",
+        "3 cells had time for a pilot of 200 steps alone",
     ]
-    assert (record.repeats, record.steps, record.status) == (5, 25, "complete")
+    assert [row.repeats for row in record.rows] == [1, 1]
+
+
+def test_given_repeats_or_steps_give_way_to_a_budget_and_that_is_said(scale: Scale, timed: FakeMeasure) -> None:
+    record = scale(budget="40s", repeats=9)
+    assert record.notes == [f"--budget 40s had time for {record.repeats} repeats instead of 9"]
+    timed.now_s = 0.0
+    timed.step_ms, timed.takes_s = 10.0, lambda call: 4.0 if call.options["steps"] <= 200 else 1e5
+    record = scale(budget="40s", steps=10**6)
+    assert record.notes[0] == f"--budget 40s had time for {record.steps} steps of each run instead of 1,000,000"
+    assert timed.now_s < 40
+
+
+def test_what_runs_warn_of_is_said_once_and_kept(scale: Scale, fake: FakeMeasure, tmp_path: Path) -> None:
+    fake.warns = lambda call: "several differ from one" if call.options["workers"] > 1 else ""
+    said: list[str] = []
+    record = scale(steps=30, repeats=2, observe=SweepObserver(say=said.append))
+    assert said == ["warning: several differ from one"]
+    assert record.warnings == ["several differ from one"]
+    assert "warning: several differ from one" in tables.notes(record)
+    assert only(tmp_path).read() == record
 
 
 def test_given_epochs_leave_only_repeats_to_be_chosen(scale: Scale, fake: FakeMeasure) -> None:
@@ -166,6 +280,18 @@ def test_a_stopped_sweep_goes_on_and_repeats_nothing(
     assert record.measures[: len(first.measures)] == first.measures
     assert record.wall_s > first.wall_s
     assert record.command == first.command
+
+
+def test_a_sweep_that_is_going_on_is_not_resumed(scale: Scale, fake: FakeMeasure, tmp_path: Path) -> None:
+    fake.interrupt_after = 4
+    folder = SweepDir(tmp_path / scale(steps=30, repeats=3).id)
+    fake.interrupt_after = None
+    before, calls = folder.measures.read_bytes(), len(fake.calls)
+    with own(folder.path, "it"), pytest.raises(UserError, match=f"sweep '{folder.path.name}' is in use by process"):
+        scale(resume=True)
+    assert (folder.measures.read_bytes(), len(fake.calls)) == (before, calls)
+    assert scale(resume=True).status == "complete"
+    assert not (folder.path / OWNER).exists()
 
 
 def test_a_sweep_that_was_killed_goes_on_from_its_whole_lines(scale: Scale, fake: FakeMeasure, tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """Predictions are written down, then held against runs; here the runs are made up."""
 
+import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,6 +116,14 @@ def test_a_calibration_between_hosts_is_not_held_against_ranks_of_one(validate: 
         validate(lambda repeat: 10.0, engines="", workers=[2], calibration=path)
     assert validate(lambda repeat: 10.0, engines="", workers=[1], calibration=path).rows
     assert len(read_validations(tmp_path / "validations" / LEDGER)) == 1
+
+
+def test_validations_that_end_together_all_come_into_the_ledger(tmp_path: Path) -> None:
+    ledger = tmp_path / LEDGER
+    rows = [SimpleNamespace(model_dump_json=lambda i=i: f'{{"row": {i}, "text": "{"x" * 5000}"}}') for i in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda row: module._add(ledger, [row]), rows))
+    assert {json.loads(line)["row"] for line in ledger.read_text().splitlines()} == set(range(40))
 
 
 def test_the_ledger_grows(validate: Validate, tmp_path: Path) -> None:

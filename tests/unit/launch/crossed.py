@@ -1,5 +1,6 @@
-"""A hybrid run in which one thread fails while all others wait for messages, directly or not, that it will not send."""
+"""A hybrid run in which one thread fails while the others wait for messages that it will not send, or are stuck."""
 
+import time
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ def worker(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
         raise ZeroDivisionError("mine")
     if comm.rank == 0:
         comm.recv(t, 3)
+    if comm.rank == 2:
+        time.sleep(600)  # and never comes back
     if comm.rank == 3:
         comm.recv(t, 1)
         comm.send(t, 0)

@@ -1,6 +1,7 @@
 """What the ranks of `test_ray.py` do: actors import it by name."""
 
 import os
+import shutil
 import signal
 import sys
 from typing import Any
@@ -41,6 +42,16 @@ def raise_in_the_middle(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
         if comm.rank == 1 and step == 3:
             raise ZeroDivisionError("mine")
         comm.barrier()
+    return {}
+
+
+def fail_without_a_folder(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
+    """Let rank 1 fail, when the folder is gone in which it would say so, while the other waits for it."""
+    comm.barrier()
+    if comm.rank == 1:
+        shutil.rmtree(job.run.path)
+        raise ZeroDivisionError("mine")
+    comm.barrier()
     return {}
 
 

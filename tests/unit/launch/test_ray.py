@@ -110,9 +110,38 @@ def test_a_failure_is_told_though_its_report_comes_late(
     answers = iter([[], reported])
     monkeypatch.setattr(ray_, "read_failures", lambda _: next(answers, reported))
     ranks = ray_._Ranks.__new__(ray_._Ranks)
-    ranks._folder = folder
+    ranks._folder, ranks._told = folder, []
     with pytest.raises(ManyhandsError, match=f"^{says}$"):
         raise ranks._late_failure(1)
+
+
+class RayGone(Exception):
+    """What a Ray raises that is not there any more."""
+
+
+def test_a_ray_that_is_lost_at_the_end_fails_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = LiveFolder(RunDir(tmp_path))
+    folder.open()
+
+    def gone(*_: object, **__: object) -> None:
+        raise RayGone("the head is gone")
+
+    ranks = ray_._Ranks.__new__(ray_._Ranks)
+    ranks._folder, ranks._actors, ranks._pending = folder, [0, 1], {"a": 0, "b": 1}
+    ranks._pulses, ranks._outputs, ranks._crashes = ray_._Tail(folder.pulses), [], {}
+    ranks._ray = SimpleNamespace(
+        wait=lambda refs, **_: (refs, []), get=gone, kill=gone, exceptions=SimpleNamespace(RayError=RayGone)
+    )
+    LiveWatch(folder, 1).at(5)
+    folder.result(0).write_text('{"rank": 0}')
+    with pytest.raises(RankFailed, match=r"rank 1 on .* failed at step 5"):
+        ranks._new_results()
+    folder.result(1).write_text('{"rank": 1}')
+    ranks._pending = {"a": 0, "b": 1}
+    assert ranks._new_results() == {0: {"rank": 0}, 1: {"rank": 1}}
+    ranks.kill()
+    ray_cluster._leave(SimpleNamespace(shutdown=gone))
+    assert capsys.readouterr().err == "manyhands: note: Ray could not be left in order: the head is gone\n" * 2
 
 
 @given(st.lists(st.text("ab\n", max_size=6), max_size=8))
@@ -224,6 +253,11 @@ def test_a_rank_that_raises_is_named(launched: Launch) -> None:
     assert (error.rank, error.step, error.host) == (1, 3, socket.gethostname())
     assert "ZeroDivisionError('mine')" in error.cause
     assert "in raise_in_the_middle" in error.cause, "the traceback is the rank's"
+
+
+def test_a_rank_that_cannot_write_why_it_failed_tells_it_all_the_same(launched: Launch) -> None:
+    with pytest.raises(RankFailed, match=r"rank 1 on .*ZeroDivisionError\('mine'\)"):
+        launched(ray_workers.fail_without_a_folder)
 
 
 @pytest.mark.parametrize(("by", "cause"), [("SIGKILL", "signal 9"), ("SIGSEGV", "killed by SIGSEGV")])

@@ -1,6 +1,5 @@
 """Engine torch: who failed is told from who only lost a connection; processes of torchrun are recognised."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,9 @@ from manyhands.errors import Diverged, ManyhandsError, RankFailed, UserError
 from manyhands.launch import supervisor
 from manyhands.launch.base import Worker
 from manyhands.launch.environment import OuterWorld, check_alone, outer_world
-from manyhands.launch.live import LiveFolder, LiveWatch, read_failures, write_failure
-from manyhands.launch.starters import Children, Mpiexec, Starter, cause_of, num_processes
+from manyhands.launch.guard import cause_of
+from manyhands.launch.live import LiveFolder, LiveWatch, read_failures, write_death, write_failure
+from manyhands.launch.starters import Children, Mpiexec, num_processes
 from manyhands.launch.supervisor import _Ranks
 from manyhands.record import RunDir, open_run
 from manyhands.run import ignore
@@ -39,7 +39,7 @@ def started_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], No
     """Set the variables of a launcher, and no others."""
 
     def set_them(variables: dict[str, str]) -> None:
-        for name in (*TORCHRUN, *MPIEXEC, *SRUN, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"):
+        for name in (*TORCHRUN, *MPIEXEC, *SRUN, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALRANKID"):
             monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -93,6 +93,8 @@ def test_results_come_in_rank_order_and_nothing_else_on_stdout(
         ({"RANK": "1", "WORLD_SIZE": "4"}, None),
         ({"RANK": "1", "WORLD_SIZE": "4", **MPIEXEC}, OuterWorld(1, 4, "mpi", "mpiexec")),
         (SRUN, OuterWorld(0, 2, "mpi", "srun")),
+        ({**SRUN, "PMI_RANK": "0", "PMI_SIZE": "2"}, OuterWorld(0, 2, "mpi", "srun")),
+        ({**SRUN, **MPIEXEC, "MPI_LOCALRANKID": "1"}, OuterWorld(1, 4, "mpi", "mpiexec")),
     ],
 )
 def test_who_started_the_processes_is_seen(
@@ -186,19 +188,20 @@ def test_a_rank_that_died_before_it_could_say_where_it_is(folder: LiveFolder) ->
     assert "failed before the first step: killed by signal 11 (SIGSEGV)" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("lament", "cause"),
-    [
-        ("EXIT STRING: Killed (signal 9)", "killed by signal 9 (SIGKILL)"),
-        ("EXIT CODE: 7", "ended by itself with exit code 7"),
-    ],
-)
-def test_mpiexec_tells_who_died(folder: LiveFolder, lament: str, cause: str) -> None:
-    watch = LiveWatch(folder, 1)
-    watch.at(3)
-    pid = int.from_bytes(folder.rank(1).read_bytes()[:8], "little")
-    starter: Starter = Mpiexec()
-    assert starter.deaths(folder, 2, [137], f"=  PID {pid} RUNNING AT here\n{lament}\n") == {1: cause}
-    assert starter.deaths(folder, 2, [5], "") == {1: "ended by itself with exit code 5"}
-    folder.result(1).write_text(json.dumps({}))
-    assert starter.deaths(folder, 2, [5], "") == {}
+def test_under_mpiexec_the_first_one_that_a_guard_tells_of_is_to_blame(folder: LiveFolder) -> None:
+    for rank in range(3):
+        LiveWatch(folder, rank).at(10 + rank)
+    write_failure(folder, LOST, 0)
+    for rank, cause in ((2, "killed"), (1, "killed too")):
+        write_death(folder, RankFailed(rank=rank, host="there", step=-1, cause=cause))
+    with pytest.raises(RankFailed, match=r"^rank 2 on there failed at step 12: killed$"):
+        raise _Ranks(3, folder, Mpiexec()).failure([9])
+    write_failure(folder, OWN, 1)
+    with pytest.raises(RankFailed, match=r"^rank 2 on h failed at step 5: why$"):
+        raise _Ranks(3, folder, Mpiexec()).failure([9])
+
+
+def test_mpiexec_that_is_killed_is_not_a_rank(folder: LiveFolder) -> None:
+    LiveWatch(folder, 0).at(3)
+    with pytest.raises(ManyhandsError, match=r"^mpiexec was killed by signal 9 \(SIGKILL\)$"):
+        raise _Ranks(2, folder, Mpiexec()).failure([-9])

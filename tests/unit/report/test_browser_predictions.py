@@ -1,4 +1,4 @@
-"""The pages of validations and simulations in a real browser: what they show is what the records say.
+"""The pages of validations, simulations and advice in a real browser: what they show is what the records say.
 
 All looking is done by one fixture, which is done with the browser before the first test begins.
 """
@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advised import made_up_advice
 from browser import PHONE, PLOTS, SHOWN, TABLES, Look, browsing, look
 from predicted import made_up_simulation, made_up_trainings, made_up_validation, made_up_validations
 
+from manyhands.record.advice import AdviceDir
 from manyhands.record.simulation import SimulationDir, SimulationRecord, Validation
+from manyhands.report.advice import advice_page
 from manyhands.report.files import write_texts
 from manyhands.report.html import render
 from manyhands.report.simulations import simulation_page, speed_table
@@ -23,6 +26,8 @@ from manyhands.report.validations import all_of, rows_grid, validations_page
 
 PAPER = {"width": 688, "height": 980}
 """What A4 leaves between its margins."""
+BEYOND = """() => [...document.querySelectorAll(".scroll")].map(e => e.scrollWidth - e.clientWidth)"""
+"""How far each table goes beyond its box."""
 COLOURS = """() => ({page: getComputedStyle(document.body).backgroundColor,
     plot: document.querySelector(".plot text").style.fill})"""
 
@@ -41,6 +46,7 @@ class Seen:
     simulation_phone: Look
     simulation_print: Look
     simulation_tables: dict[str, dict[str, Any]]
+    advice: dict[str, Any]
     used: dict[str, Any]
     controls_in_print: list[str]
     saved: str
@@ -59,8 +65,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     texts = {
         "validations.html": render(validations_page(all_of(Path("validations"), rows))),
         "simulation.html": render(simulation_page(SimulationDir(Path("simulations/it")), record)),
+        "advice.html": render(advice_page(AdviceDir(Path("advice/it")), made_up_advice())),
     }
-    pages = write_texts(folder, texts)
+    *pages, advice = write_texts(folder, texts)
     found: dict[str, Any] = {}
     with browsing() as browser:
         for name, file in zip(("validations", "simulation"), pages, strict=True):
@@ -73,7 +80,24 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
             found[f"{name}_print"] = look(page, COLOURS)
             found["controls_in_print"] = page.evaluate(SHOWN, "button[data-copy], .controls, nav")
             found[f"{name}_phone"] = look(browser.open(file, color_scheme="dark", **PHONE), COLOURS)
+        page = browser.open(advice, viewport={"width": 1280, "height": 900}, color_scheme="light")
+        found["advice"] = {"wide": page.evaluate(BEYOND), **_edge(browser.open(advice, color_scheme="light", **PHONE))}
     return Seen(rows=rows, record=record, trouble=browser.trouble, requests=browser.requests, **found)
+
+
+def _edge(page: Any) -> dict[str, Any]:
+    """Return how far a phone's first table goes on, and the colour of its right edge before and after going there."""
+    table = page.locator(".scroll").first
+
+    def colour() -> bytes:
+        box = table.bounding_box()
+        corner = {"x": box["x"] + box["width"] - 4, "y": box["y"] + box["height"] - 6, "width": 1, "height": 1}
+        return bytes(page.screenshot(clip=corner))
+
+    table.scroll_into_view_if_needed()
+    found = {"phone": page.evaluate(BEYOND), "begins": colour()}
+    table.evaluate("e => { e.scrollLeft = e.scrollWidth }")
+    return {**found, "ends": colour()}
 
 
 def _used(page: Any) -> dict[str, Any]:
@@ -113,8 +137,8 @@ LOOKS = pytest.mark.parametrize("name", [f"{page}{way}" for page in PAGES for wa
 def test_nothing_goes_wrong_and_nothing_is_fetched(seen: Seen) -> None:
     assert seen.trouble == []
     fetched = [url for url in seen.requests if not re.match(r"data:|blob:", url)]
-    assert len(fetched) == 4, "each time the page itself"
-    assert all(re.fullmatch(r"file://.*/(validations|simulation)\.html", url) for url in fetched)
+    assert len(fetched) == 6, "each time the page itself"
+    assert all(re.fullmatch(r"file://.*/(validations|simulation|advice)\.html", url) for url in fetched)
 
 
 @LOOKS
@@ -137,6 +161,12 @@ def test_nothing_overflows_but_tables_in_their_boxes(seen: Seen, name: str) -> N
     assert wide["page"] <= wide["window"]
     assert wide["out"] == []
     assert wide["window"] == {"_phone": 390, "_print": 688}.get(name[name.find("_") :], 1280)
+
+
+def test_the_table_of_advice_fits_a_desk_and_shows_on_a_phone_that_it_goes_on(seen: Seen) -> None:
+    assert seen.advice["wide"] == [0]
+    assert seen.advice["phone"] > [0]
+    assert seen.advice["begins"] != seen.advice["ends"], "a shadow at the edge, until there is no more"
 
 
 @LOOKS

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import plotly.graph_objects as go
 import pytest
@@ -13,6 +14,7 @@ from stored import stored_run, stored_sweep
 
 from manyhands.record import Kind, Row, SweepRecord
 from manyhands.record.texts import cell_name
+from manyhands.report import pictures
 from manyhands.report.curves import curves, fitted_speed_up
 from manyhands.report.drawing import Figure
 from manyhands.report.figures import row_labels, sweep_figures
@@ -133,12 +135,25 @@ def test_no_two_rows_are_called_the_same(kind: Kind, batches: list[int], images:
 
 def test_one_run_has_no_interval_in_its_figures() -> None:
     figure = _named(made_up_sweep(repeats=1))["speed-up"]
-    assert "95 %" not in figure.about
-    assert "95 %" not in json.dumps(figure.data, ensure_ascii=False)
-    figure = _named(made_up_sweep(repeats=5))["speed-up"]
-    assert "95 %" in figure.about
-    points = [point for trace in figure.data if "customdata" in trace for point in trace["customdata"]]
-    assert all(("95 %" in text) == (workers > 1) for workers, text in points), "one worker is what it is compared with"
+    assert "%" not in figure.about
+    assert "%:" not in json.dumps(figure.data, ensure_ascii=False)
+    for repeats, holds in ((5, "93.8 %"), (7, "95 %")):
+        figure = _named(made_up_sweep(repeats=repeats))["speed-up"]
+        assert f"bars are {holds} intervals" in figure.about
+        points = [point for trace in figure.data if "customdata" in trace for point in trace["customdata"]]
+        assert all((holds in text) == (workers > 1) for workers, text in points), "one worker is compared with itself"
+
+
+def test_a_law_that_does_not_fit_is_not_drawn() -> None:
+    record = made_up_sweep()
+    bad = [fit.model_copy(update={"error_pct": 62.0}) for fit in record.fits]
+    figure = _named(record.model_copy(update={"fits": bad}))["speed-up"]
+    assert figure.views == []
+    drawn = curves(record.model_copy(update={"fits": bad}))
+    axes = MagicMock()
+    pictures.speed_up(axes, drawn)
+    assert not [call for call in axes.plot.call_args_list if ":" in call.args], "dotted lines are laws"
+    assert not [trace for trace in figure.data if "Amdahl" in trace["name"] or "USL" in trace["name"]]
 
 
 def test_an_engine_has_one_colour_everywhere(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from stored import store, stored_run, stored_sweep
 
 from manyhands import report
 from manyhands.errors import UserError
-from manyhands.record import SweepRecord
+from manyhands.record import Interval, SweepRecord
 from manyhands.report.html import render
 from manyhands.report.pages import sweep_markdown, sweep_page
 from manyhands.report.tables import as_csv, numbers_table
@@ -136,8 +136,28 @@ def test_accuracy_is_compared_with_one_worker_of_the_same_batch(tmp_path: Path) 
     rows = [row.model_copy(update={"test_accuracy": 0.7 if row.cell.batch_size == 512 else 0.9}) for row in record.rows]
     record = record.model_copy(update={"rows": rows})
     tiles = {tile.label: tile for tile in sweep_page(store(tmp_path / "sweep", record), record).tiles}
-    assert tiles["Best speed-up"].beside.startswith("mpi ×2, batch 512, 95 %: ")
+    assert tiles["Best speed-up"].beside.startswith("mpi ×2, batch 512, 93.8 %: ")
     assert (tiles["Test accuracy"].value, tiles["Test accuracy"].beside) == ("70.00 %", "one worker: 70.00 %")
+
+
+def test_a_speed_up_below_one_is_no_best_speed_up(tmp_path: Path) -> None:
+    record = made_up_sweep(workers=(1, 2), engines=("mpi",))
+    slow = Interval(value=0.35, low=0.3, high=0.4)
+    rows = [row.model_copy(update={"speed_up": slow, "efficiency": slow}) for row in record.rows]
+    record = record.model_copy(update={"rows": [record.rows[0], *rows[1:]]})
+    tiles = {tile.label: tile for tile in sweep_page(store(tmp_path / "sweep", record), record).tiles}
+    assert (tiles["Best speed-up"].value, tiles["Best speed-up"].beside) == ("–", "no run was faster than one worker")
+
+
+@pytest.mark.parametrize(
+    ("repeats", "says"),
+    [(1, "one run each"), (3, "at most 3 repeats, too few for an interval"), (5, " 93.8 % of"), (9, " 95 % of")],
+)
+def test_the_page_says_how_often_its_intervals_hold(tmp_path: Path, repeats: int, says: str) -> None:
+    record = made_up_sweep(workers=(1, 2), engines=("mpi",), repeats=repeats)
+    page = sweep_page(store(tmp_path / "sweep", record), record)
+    assert says in page.footer
+    assert repeats >= 6 or "95 %" not in page.headline + page.footer
 
 
 def test_tables_for_a_terminal_need_no_plotly(tmp_path: Path) -> None:

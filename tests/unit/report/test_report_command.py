@@ -107,7 +107,11 @@ def test_what_is_damaged_or_unclear_is_said(manyhands) -> None:  # type: ignore[
     assert "is damaged" in manyhands("report strong-one")[2]
     run = stored_run(Path("runs/a"))
     run.record.write_text("{}")
-    assert "run 'a' has no record" in manyhands("report a")[2]
+    assert "run 'a' has a record that cannot be read: 'runs/a/record.json' is damaged" in manyhands("report a")[2]
+    run.record.write_bytes(b"\xff\x00\x80 half of")
+    assert "run 'a' has a record that cannot be read" in manyhands("report a")[2]
+    run.record.unlink()
+    assert "run 'a' has no record: it is unfinished" in manyhands("report a")[2]
     Path("file").touch()
     status, _, stderr = manyhands("report strong-two --to file")
     assert status == 2

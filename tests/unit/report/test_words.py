@@ -4,7 +4,15 @@ import pytest
 from made_up import made_up_sweep
 
 from manyhands.record import Fit, Interval, Remedy, Row, SweepRecord
-from manyhands.report.words import best_row, explanation, fit_sentence, headline, passages, remedy_sentence
+from manyhands.report.words import (
+    best_row,
+    explanation,
+    fit_sentence,
+    fit_sentences,
+    headline,
+    passages,
+    remedy_sentence,
+)
 
 
 def _interval(value: float, low: float, high: float) -> Interval:
@@ -57,9 +65,14 @@ def test_a_best_number_without_an_upper_bound_is_said_to_have_none() -> None:
 
 def test_a_law_that_cannot_describe_the_runs_is_not_stated_as_a_fact() -> None:
     slow = _fit("amdahl", serial=_interval(1.0, 1.0, 1.0)).model_copy(update={"error_pct": 35.2})
-    assert fit_sentence(slow) == ("Amdahl: slower than one worker, which Amdahl's law cannot describe (fit error 35 %)")
+    assert fit_sentence(slow) == "Amdahl: does not fit: error 35 %, since the workers are slower than one"
     wild = _fit("gustafson", serial=_interval(0.3, 0.2, 0.4)).model_copy(update={"error_pct": 48.0})
-    assert fit_sentence(wild) == "Gustafson: what was measured does not follow Gustafson's law (fit error 48 %)"
+    assert fit_sentence(wild) == "Gustafson: does not fit: error 48 %"
+    vague = _fit("amdahl", serial=_interval(0.3, 0.02, 0.8))
+    assert fit_sentence(vague) == "Amdahl: does not fit: serial may be 2–80 %"
+    assert fit_sentences([slow, wild], "mpi") == [
+        "no law fits (mpi): Amdahl error 35 %, since the workers are slower than one, Gustafson error 48 %"
+    ]
     assert "95 %" not in fit_sentence(_fit("amdahl", serial=_interval(0.0, 0.0, 0.0)))
 
 

@@ -73,10 +73,11 @@ def test_its_options_are_checked(my_strategy: str) -> None:
         sync.make(f"{my_strategy}:optoin=3")
 
 
-def test_it_resumes(train, my_strategy: str) -> None:  # type: ignore[no-untyped-def]
+def test_it_resumes(train, my_strategy: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     options = {"engine": "threads", "workers": 2, "sync": f"{my_strategy}:option=3"}
     whole = train(**options, steps=9)
     part = train(**options, steps=9, checkpoint_every=5)
+    (tmp_path / part.id / "record.json").unlink()  # as if it had been killed
     assert train(resume=part.id).weights_sha256 == whole.weights_sha256
 
 

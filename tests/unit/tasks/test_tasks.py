@@ -114,7 +114,7 @@ def test_a_file_that_trains_while_it_is_imported_is_refused(tmp_path: Path) -> N
     [
         ("nowhere.py:task", "there is no task file"),
         ("{own}:tsk", "there is no variable of .* named 'tsk'; did you mean 'task'"),
-        ("{own}:number", "'number' in .* is a int, not a manyhands.Task"),
+        ("{own}:number", "'number' in .* is an int, not a manyhands.Task"),
     ],
 )
 def test_a_bad_file_is_explained(own: Path, spec: str, says: str) -> None:
@@ -152,7 +152,11 @@ def test_threads_may_load_one_file_at_once(own: Path) -> None:
     [
         ({"loss": "crossentropy"}, "there is no loss 'crossentropy'; did you mean 'cross-entropy'"),
         ({"optimizer": "adm"}, "there is no optimizer 'adm'; did you mean 'adam'"),
-        ({"model": 3}, "model must be a function"),
+        ({"model": 3}, "model must be an nn.Module, or a function .* got an int"),
+        ({"model": "mlp"}, "model must be .* got a str"),
+        ({"data": 3}, "data must be a data spec .* got an int"),
+        ({"loss": None}, "loss must be a name, or a function .* got None"),
+        ({"optimizer": 0.1}, "optimizer must be a name, or a function .* got a float"),
     ],
 )
 def test_a_task_is_checked_when_it_is_made(wrong: dict[str, object], says: str) -> None:

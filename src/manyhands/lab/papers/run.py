@@ -18,6 +18,7 @@ from manyhands.lab.papers.store import append, open_folder, read_taken, to_resum
 from manyhands.lab.papers.verdict import RULES
 from manyhands.launch.environment import outer_world
 from manyhands.record import write_atomically
+from manyhands.record.owner import own
 from manyhands.record.papers import ReproductionDir, ReproductionRecord, Taken
 
 REPEATS, QUICK_REPEATS = 3, 1
@@ -80,12 +81,13 @@ def reproduce(
         folder = to_resume(Path(out), asked, quick=quick)
     else:
         folder = open_folder(Path(out), _begin(asked, quick, repeats or (QUICK_REPEATS if quick else REPEATS)))
-    going = _Reproduction(folder, papers, machine, observe, take)
-    try:
-        going.run()
-    except KeyboardInterrupt:
-        return going.finish("interrupted")
-    return going.finish("complete")
+    with own(folder.path, f"reproduction '{folder.path.name}'", observe.say):
+        going = _Reproduction(folder, papers, machine, observe, take)
+        try:
+            going.run()
+        except KeyboardInterrupt:
+            return going.finish("interrupted")
+        return going.finish("complete")
 
 
 def plan(papers: Iterable[Paper], *, quick: bool) -> list[Setting]:

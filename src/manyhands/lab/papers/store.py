@@ -7,6 +7,7 @@ from pathlib import Path
 from manyhands import facts
 from manyhands.errors import UserError, check
 from manyhands.record import write_atomically
+from manyhands.record.files import writing
 from manyhands.record.papers import ReproductionDir, ReproductionRecord, Taken
 
 
@@ -25,7 +26,7 @@ def open_folder(out: Path, record: ReproductionRecord) -> ReproductionDir:
 
 def append(folder: ReproductionDir, taken: Taken) -> None:
     """Write down a run as soon as it has ended."""
-    with open(folder.taken, "a", encoding="utf-8") as f:
+    with writing(folder.taken), open(folder.taken, "a", encoding="utf-8") as f:
         f.write(f"{taken.model_dump_json()}\n")
 
 
@@ -50,7 +51,10 @@ def to_resume(out: Path, asked: str, *, quick: bool) -> ReproductionDir:
     what = f"reproduction of '{asked}'{' with --quick' if quick else ''}"
     for file in reversed(files):
         folder = ReproductionDir(file.parent)
-        record = folder.read()
+        try:
+            record = folder.read()
+        except UserError:  # a damaged one is not what is looked for
+            continue
         if (record.asked, record.quick, record.status) == (asked, quick, "interrupted"):
             _check_same_machine(record)
             return folder

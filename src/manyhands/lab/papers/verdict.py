@@ -20,7 +20,8 @@ WIDEST_PCT = 50.0
 
 RULES = (
     f"speed-up and efficiency: reproduced within ±{SPEED_PCT:g} % of the published figure (within the published range, "
-    f"where there is one), or where the 95 % interval of ours holds it; better above, not reproduced below",
+    "where there is one), or where the interval of our repeats holds it (of 95 %; of fewer than 6 repeats, from the "
+    "smallest to the largest); better above, not reproduced below",
     "improvement (T1 − Tn) / T1: judged as the speed-up T1 / Tn that it stands for",
     f"not judged where repeats differ by more than ±{WIDEST_PCT:g} % from their median",
     f"accuracy: reproduced within ±{ACCURACY_POINTS:g} points; better above, not reproduced below",

@@ -85,7 +85,11 @@ def test_single_runs_are_said_to_be_noisy(record: ReproductionRecord) -> None:
 
 def test_verdicts_are_counted(record: ReproductionRecord) -> None:
     rows = [row for paper in record.papers for table in paper.tables for row in table.rows]
-    assert words.summary(record).startswith(f"{len(rows)} rows: ")
+    total, _, listed = words.summary(record).partition(" rows: ")
+    assert int(total) == len(rows)
+    counts = [part.split(" ", 1) for part in listed.split(", ")]
+    assert sum(int(number) for number, _ in counts) == len(rows), "every row is in exactly one class"
+    assert {name for _, name in counts} >= {"baseline", "reproduced"}
 
 
 def test_everything_is_shown_on_a_terminal(record: ReproductionRecord, capsys: pytest.CaptureFixture[str]) -> None:

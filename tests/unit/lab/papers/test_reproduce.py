@@ -10,6 +10,7 @@ from manyhands.errors import UserError
 from manyhands.lab.papers.base import Setting
 from manyhands.lab.papers.run import Observer, Pulse, plan, reproduce
 from manyhands.lab.papers.store import read_taken, to_resume
+from manyhands.record.owner import own
 from manyhands.record.papers import ReproductionDir, ReproductionRecord, Taken
 from manyhands.report import papers as words
 
@@ -91,6 +92,14 @@ def test_a_stopped_one_goes_on_where_it_was(tmp_path: Path) -> None:
     whole: list[tuple[str, int]] = []
     reproduce("001", out=tmp_path, take=taker(whole))
     assert [*before, *after] == whole
+
+
+def test_one_that_is_going_on_is_not_resumed(tmp_path: Path) -> None:
+    stopped = reproduce("001", quick=True, out=tmp_path, take=stopping([], 3))
+    after: list[tuple[str, int]] = []
+    with own(tmp_path / stopped.id, "it"), pytest.raises(UserError, match=f"'{stopped.id}' is in use by process"):
+        reproduce("001", quick=True, out=tmp_path, resume=True, take=taker(after))
+    assert not after
 
 
 def test_a_line_that_was_cut_off_is_measured_again(tmp_path: Path) -> None:

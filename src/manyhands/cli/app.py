@@ -1,0 +1,168 @@
+"""All commands: a bad request gets one sentence and exit status 2; a failed run says who failed, and 1."""
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+
+from manyhands.cli.streams import ReaderGone
+from manyhands.config import plain_words
+from manyhands.errors import ManyhandsError, Stopped, TaskFileFailed, UserError, nearest
+from manyhands.launch.environment import outer_world
+from manyhands.launch.rank_state import Known, own_state
+from manyhands.version import __version__
+
+# typer carries a click of its own, or uses the one installed; either way this is its error for a bad command line.
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+COMMANDS = {
+    "train": "Train a task on one worker or many.",
+    "verify": "Prove that parallel equals serial, or say where they part.",
+    "crossval": "Cross-validate a task, folds and data both in parallel.",
+    "scale": "Measure how a task scales over workers, and draw a report.",
+    "report": "Draw reports from what was stored.",
+    "profile": "Tell which functions took the time, on every rank.",
+    "reproduce": "Rebuild a paper's tables beside its published figures.",
+    "calibrate": "Measure this machine, for simulate, validate and advise.",
+    "simulate": "Predict step time, speed-up and cost on many nodes.",
+    "validate": "Predict, then run, then say how far off that was.",
+    "advise": "Say how a task reaches an accuracy soonest.",
+    "syncs": "Show the strategies that --sync takes, and their options.",
+    "doctor": "Show what is installed, what works, and how to mend the rest.",
+    "runs": "List, show, compare and delete stored runs.",
+}
+"""Every command, with the line that `manyhands --help` has for it: only the module of the one called is imported."""
+
+
+def make_app(called: str = "") -> typer.Typer:
+    """Make the command line; of commands other than the one called there is a name and a line of help."""
+    app = typer.Typer(
+        name="manyhands",
+        help="Train neural networks on many workers, with the answer one worker would give.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_global_options)
+    for name, line in COMMANDS.items():
+        if name != called:
+            app.command(name, help=line)(lambda: None)
+        elif isinstance(command := _import(name), typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(_stoppable(command))
+    return app
+
+
+def _import(name: str) -> Any:
+    """Return the function, or the group of commands, that a module of this package has for its command."""
+    module = import_module(f"manyhands.cli.{name}")
+    return getattr(module, "app", None) or getattr(module, name)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"manyhands {__version__}")
+        raise typer.Exit
+
+
+def _global_options(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", help="Print the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Take what is said before a command."""
+
+
+def _stoppable(command: Callable[..., None]) -> Callable[..., None]:
+    """Pass Ctrl-C on to `main`: typer would end the command without a word."""
+
+    @wraps(command)
+    def run(*given: Any, **options: Any) -> None:
+        try:
+            command(*given, **options)
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+
+    return run
+
+
+def run() -> int:
+    """Run a command and turn what it raises into an exit status."""
+    try:
+        status = make_app(_called())(standalone_mode=False)
+        sys.stdout.flush()
+    except typer.Exit as error:
+        status = error.exit_code
+    except UsageError as error:
+        return _say(error, _usage_sentence(error), 2)
+    except UserError as error:
+        return _say(error, " ".join(str(error).splitlines()), 2)  # a name that was given may hold line breaks
+    except Stopped as error:
+        return _say(error, str(error), 130)
+    except ManyhandsError as error:
+        return _say(error, str(error), 1)
+    except ReaderGone:
+        status = 0
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except Exception as error:
+        if outer_world() is None:
+            raise
+        return _say(error, "".join(traceback.format_exception(error)).rstrip(), 1)
+    own_state().known = Known.RANKS
+    return status if isinstance(status, int) else 0
+
+
+def _called() -> str:
+    """Return the command that is called, or whose options a shell wants to complete."""
+    words = sys.argv
+    if "_MANYHANDS_COMPLETE" in os.environ:
+        words = (os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")).split()
+    return next((word for word in words[1:] if not word.startswith("-")), "")
+
+
+def _say(error: Exception, sentence: str, status: int) -> int:
+    """Say why the command fails; among ranks that others started, what all have to say is said once."""
+    outer, name = outer_world(), ""
+    if outer is not None:
+        from manyhands.launch.failures import OthersFailed, name_to_say  # with torch, to meet the others
+
+        if isinstance(error, OthersFailed):
+            return error.status
+        said_by = name_to_say(error, outer, sentence, status)
+        if said_by is None:
+            return status
+        name = said_by
+    if isinstance(error, TaskFileFailed):
+        traceback.print_exception(error.__cause__)
+    print(f"manyhands: {name}{sentence}", file=sys.stderr)
+    return status
+
+
+def _usage_sentence(error: Exception) -> str:
+    """Put the command line parser's message in one sentence, with the nearest name where it knows of none."""
+    text = " ".join(str(getattr(error, "message", error)).split())
+    missing = re.match(r"No such (option|command):? '?(?P<name>[\w-]+)'?", text)
+    context = getattr(error, "ctx", None)
+    if missing and context is not None:
+        given = missing["name"]
+        if missing[1] == "command":
+            allowed = list(context.command.commands)
+        else:
+            allowed = [o for p in context.command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")]
+        meant = nearest(given, allowed)
+        hint = f"did you mean {meant}?" if meant else f"'{context.command_path} --help' lists them"
+        return f"there is no {missing[1]} {given}; {hint}"
+    says = plain_words(text)
+    option = getattr(getattr(error, "param", None), "name", None)
+    if option and says.startswith("must be"):
+        return f"{option.replace('_', '-')} {says}"
+    return says[:1].lower() + says[1:] if says else "which command? for example: manyhands train mlp"

@@ -1,0 +1,161 @@
+"""Tables for people, of all commands: a terminal gets what fits and no figure cut; a pipe gets everything."""
+
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+GAP = 1
+"""Blanks between two columns."""
+LEAST = 24
+"""Width that texts which fold are left, unless they are shorter."""
+
+UNIT = re.compile(r"(?<=\d) (?=(?:%|[µm]?s\b|min\b|[kMGT]?B\b))")
+"""The blank between a number and its unit, at which no line is folded."""
+NO_BREAK = "\u00a0"
+
+Cell = str | Text
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table."""
+
+    heading: str
+    drop: int = 0
+    """Where there is no room, columns of a smaller number come first; those of 0 are never left out."""
+    left: bool = False
+    """Whether it is set to the left, as words are; figures are set to the right."""
+    folds: bool = False
+    """Whether its texts are sentences, which a terminal may fold into several lines."""
+
+
+def print_table(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[Cell]], title: str = "") -> None:
+    """Print a table: whole in a pipe, else as wide as the terminal, with a note on the columns left out.
+
+    One record that does not fit is written as lines instead, and so are many of which not even the columns fit that
+    are never left out.
+    """
+    if title:
+        _print(console, Text(title, "italic"))
+    lines = [[_text(cell) for cell in row] for row in rows]
+    if not console.is_terminal:
+        _print_columns(console, columns, lines, [_width(column, i, lines) for i, column in enumerate(columns)])
+        return
+    kept = _kept(columns, lines, console.width)
+    if not kept or (len(lines) == 1 and len(kept) < len(columns)):
+        _print_records(console, columns, lines)
+        return
+    shown, cells = [columns[i] for i in kept], [[row[i] for i in kept] for row in lines]
+    _print_columns(console, shown, cells, _fitted(shown, cells, console.width))
+    left_out = [_one_line(column.heading) for i, column in enumerate(columns) if i not in kept]
+    if left_out:
+        _print(console, Text(f"no room for: {', '.join(left_out)}; {_elsewhere(console)}"))
+
+
+def _elsewhere(console: Console) -> str:
+    """Say how to see what was left out: of tables on stderr, the result on stdout is the record."""
+    return f"a wider terminal or {'--json' if console.stderr else 'a pipe (| cat)'} has all"
+
+
+def _kept(columns: Sequence[Column], rows: Sequence[Sequence[Text]], room: int) -> list[int]:
+    """Return which columns fit into the room; none where those do not that must be there."""
+    widths = [_width(column, i, rows) for i, column in enumerate(columns)]
+    needed = [min(width, LEAST) if column.folds else width for column, width in zip(columns, widths, strict=True)]
+    left, kept = room + GAP, []
+    for i in sorted(range(len(columns)), key=lambda i: columns[i].drop):
+        if needed[i] + GAP <= left:
+            kept.append(i)
+            left -= needed[i] + GAP
+        elif not columns[i].drop:
+            return []
+    return sorted(kept)
+
+
+def _fitted(columns: Sequence[Column], rows: Sequence[Sequence[Text]], room: int) -> list[int]:
+    """Return the columns' widths: those that fold share what the others leave, the narrowest first."""
+    widths = [_width(column, i, rows) for i, column in enumerate(columns)]
+    folding = sorted((i for i, column in enumerate(columns) if column.folds), key=lambda i: widths[i])
+    left = room - sum(widths[i] for i in range(len(columns)) if i not in folding) - GAP * (len(columns) - 1)
+    for count, i in zip(range(len(folding), 0, -1), folding, strict=True):
+        widths[i] = min(widths[i], left // count)
+        left -= widths[i]
+    return widths
+
+
+def _width(column: Column, i: int, rows: Sequence[Sequence[Text]]) -> int:
+    texts = [column.heading, *(row[i].plain for row in rows)]
+    return max(cell_len(line) for text in texts for line in text.split("\n"))
+
+
+def _print_columns(
+    console: Console, columns: Sequence[Column], rows: Sequence[Sequence[Text]], widths: Sequence[int]
+) -> None:
+    headings = [_lines(Text(column.heading, "bold"), width) for column, width in zip(columns, widths, strict=True)]
+    high = max(map(len, headings))
+    _print_row(console, columns, [[Text()] * (high - len(each)) + each for each in headings], widths)
+    for row in rows:
+        _print_row(console, columns, [_lines(cell, width) for cell, width in zip(row, widths, strict=True)], widths)
+
+
+def _print_row(
+    console: Console, columns: Sequence[Column], cells: Sequence[Sequence[Text]], widths: Sequence[int]
+) -> None:
+    """Print a row, of which each cell is some lines."""
+    for i in range(max(map(len, cells))):
+        line = Text()
+        for column, cell, width in zip(columns, cells, widths, strict=True):
+            text = cell[i] if i < len(cell) else Text()
+            blanks = " " * (width - cell_len(text.plain))
+            line.append_text(Text.assemble(text, blanks) if column.left else Text.assemble(blanks, text))
+            line.append(" " * GAP)
+        line.rstrip()
+        _print(console, line)
+
+
+def _print_records(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> None:
+    """Print one block for each row, a line for each of its columns."""
+    names = [_one_line(column.heading) for column in columns]
+    width = max(map(cell_len, names))
+    for i, row in enumerate(rows):
+        if i:
+            _print(console, Text())
+        print_facts(console, dict(zip(names, row, strict=True)), width)
+
+
+def print_facts(console: Console, facts: dict[str, Text] | dict[str, str], width: int = 0) -> None:
+    """Print names and what belongs to them, a line each; a terminal folds long texts beside their names."""
+    indent = max(width, *(cell_len(name) for name in facts)) + 2
+    for name, fact in facts.items():
+        room = max(LEAST, console.width - indent) if console.is_terminal else 0
+        first, *others = _lines(_text(fact), room) if room else [_text(fact)]
+        _print(console, Text.assemble((name, "bold"), " " * (indent - cell_len(name)), first))
+        for line in others:
+            _print(console, Text.assemble(" " * indent, line))
+
+
+def _text(cell: Cell) -> Text:
+    return cell if isinstance(cell, Text) else Text(cell)
+
+
+def _lines(text: Text, width: int) -> list[Text]:
+    """Return the lines of a text; those that are too long are folded between words, never within one."""
+    found: list[Text] = []
+    for line in text.split("\n", allow_blank=True):
+        folded = cell_len(line.plain) > width
+        whole = UNIT.sub(NO_BREAK, line.plain)
+        parts = textwrap.wrap(whole, width, break_long_words=False, break_on_hyphens=False) if folded else []
+        found += [Text(part.replace(NO_BREAK, " "), line.style) for part in parts] if len(parts) > 1 else [line]
+    return found or [Text()]
+
+
+def _one_line(heading: str) -> str:
+    return " ".join(heading.split())
+
+
+def _print(console: Console, line: Text) -> None:
+    console.print(line, soft_wrap=True)

@@ -1,0 +1,23 @@
+"""Packages whose names are imported on first use: neither `--help` nor reading a record waits for torch."""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False  # typing is slow to import, and the command line begins here
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+
+def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return a package's `__getattr__` and `__dir__`; `homes` says which module below it defines which name."""
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+        from importlib import import_module
+
+        return getattr(import_module(f"{package}.{homes[name]}"), name)
+
+    return get, lambda: sorted(sys.modules[package].__all__)

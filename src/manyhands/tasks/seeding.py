@@ -1,0 +1,32 @@
+"""Seed the process-wide generators while a user's code runs: every rank then draws the same numbers."""
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import numpy as np
+import torch
+
+NUMPY_SEEDS = 2**32
+"""Seeds that numpy's process-wide generator takes; a larger one wraps around."""
+
+# Threads of a process share these generators, so that one draws at a time. Two locks, since a data function may train
+# a network of its own, whose threads make models meanwhile; ranks make theirs when all of them have their data.
+MODELS, DATA = threading.RLock(), threading.RLock()
+
+
+@contextmanager
+def seeded(seed: int, turn: AbstractContextManager[object] = MODELS) -> Iterator[None]:
+    """Draw from the seed in here, and leave the generators of Python, numpy and torch as they were."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    with turn, torch.random.fork_rng(devices=devices):
+        before, before_numpy = random.getstate(), np.random.get_state()
+        random.seed(seed)
+        np.random.seed(seed % NUMPY_SEEDS)
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(before)
+            np.random.set_state(before_numpy)

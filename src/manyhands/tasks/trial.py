@@ -1,0 +1,131 @@
+"""Try each part of a task on two samples, and say which of them failed: the model, the loss or the optimiser."""
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from manyhands.config import RunConfig
+from manyhands.data import Dataset
+from manyhands.errors import ManyhandsError, UserError, check, kind_of
+from manyhands.replica.update import stepper
+from manyhands.tasks.base import Task
+from manyhands.tasks.load import TaskFileFailed
+from manyhands.tasks.seeding import seeded
+from manyhands.tasks.setup import loss_of
+
+ROWS = 2
+PROBE = 8
+"""Weights of the optimiser's trial."""
+
+
+def try_parts(task: Task, config: RunConfig, data: Dataset, device: torch.device) -> None:
+    """Make the model, pass two samples forward and backward, and make a step of a few weights; refuse what fails."""
+    dtype = getattr(torch, config.dtype)
+    x, y = (t.to(device) for t in data.train.batch(slice(0, min(ROWS, len(data.train))), dtype))
+    with seeded(config.seed):
+        module = _model(task, config, data, device, dtype)
+        out = _output(module, x, config, data)
+        _check_width(out, task, config, data)
+        loss = _loss(task, out, y, config)
+        with saying("the backward pass failed", config):
+            loss.backward()  # type: ignore[no-untyped-call]
+        _try_optimizer(task, config, torch.zeros(PROBE, dtype=dtype, device=device))
+
+
+@contextmanager
+def saying(what: str, config: RunConfig) -> Iterator[None]:
+    """Turn what is raised in here into one sentence; where the task is a user's file, its traceback is shown too."""
+    try:
+        yield
+    except ManyhandsError:
+        raise
+    except Exception as error:
+        says = str(error).strip().split("\n")[0] or type(error).__name__
+        kind = TaskFileFailed if ".py" in config.task else UserError
+        raise kind(f"task '{config.task}': {what}: {says}") from error
+
+
+def _model(task: Task, config: RunConfig, data: Dataset, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    what = "making the model failed"
+    if isinstance(task.model, type):
+        what += (
+            f" ({task.model.__name__} is called with the data; if it takes none, give model={task.model.__name__}())"
+        )
+    with saying(what, config):
+        module = task.make_model(data).to(device=device, dtype=dtype).train()
+    check(
+        any(p.requires_grad for p in module.parameters()),
+        f"the model of '{config.task}' has no trainable parameters",
+    )
+    return module
+
+
+def _output(module: nn.Module, x: Tensor, config: RunConfig, data: Dataset) -> Tensor:
+    with saying(f"the model does not take samples of shape {data.shape}", config):
+        out = module(x)
+    check(
+        isinstance(out, Tensor),
+        f"the model of '{config.task}' returned {kind_of(out)}, not a tensor; "
+        "its forward must return the outputs alone, a row for each sample",
+    )
+    check(
+        out.ndim == 2 and len(out) == len(x),
+        f"the model of '{config.task}' returned a tensor of shape {tuple(out.shape)} for {len(x)} samples; "
+        "it must have a row for each sample, and a column for each class",
+    )
+    return out  # type: ignore[no-any-return]
+
+
+def _check_width(out: Tensor, task: Task, config: RunConfig, data: Dataset) -> None:
+    """Refuse fewer outputs than classes: a label that only a later batch has would fail there."""
+    check(
+        callable(task.loss) or out.shape[1] >= data.classes,
+        f"the model of '{config.task}' has {out.shape[1]} outputs, but {data.name} has {data.classes} classes",
+    )
+
+
+def _loss(task: Task, out: Tensor, y: Tensor, config: RunConfig) -> Tensor:
+    shapes = f"outputs of shape {tuple(out.shape)} and labels of shape {tuple(y.shape)}"
+    with saying(f"the loss of {shapes} failed", config):
+        loss = loss_of(task)(out, y)
+    check(isinstance(loss, Tensor), f"the loss of '{config.task}' returned {kind_of(loss)}, not a tensor")
+    check(
+        loss.ndim == 0,
+        f"the loss of '{config.task}' returned a tensor of shape {tuple(loss.shape)}; "
+        "it must be one number, the mean over the rows",
+    )
+    check(
+        loss.requires_grad,
+        f"the loss of '{config.task}' has no gradient: it must be computed from the outputs by torch, "
+        "without detach() or no_grad()",
+    )
+    return loss
+
+
+def _try_optimizer(task: Task, config: RunConfig, weights: Tensor) -> None:
+    weights.grad = torch.zeros_like(weights)
+    with saying("making the optimiser failed", config):
+        optimizer = task.make_optimizer([weights], config.lr)
+    check(
+        isinstance(optimizer, Optimizer),
+        f"the optimiser function of '{config.task}' returned {kind_of(optimizer)}, not a torch.optim.Optimizer",
+    )
+    name = type(optimizer).__name__
+    check(
+        len(optimizer.param_groups) == 1,
+        f"the optimiser {name} of '{config.task}' has {len(optimizer.param_groups)} parameter groups; it gets all "
+        "weights as one flat tensor, and must treat every element alike",
+    )
+    needed = [p for p in inspect.signature(optimizer.step).parameters.values() if p.default is p.empty]
+    closure = any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in needed)
+    check(
+        not closure,
+        f"the optimiser {name} of '{config.task}' needs a closure that computes the loss again within a step, which "
+        "workers that share a batch cannot give it; use one whose step() needs nothing, such as SGD or Adam",
+    )
+    with saying(f"a step of the optimiser {name} failed", config):
+        stepper(optimizer)()

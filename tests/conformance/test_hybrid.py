@@ -1,0 +1,56 @@
+"""Threads of one MPI process that send at the same time do not touch each other's messages."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comm_checks import check_large_messages_of_many_senders
+from shapes import Group
+
+from manyhands import RunRecord
+from manyhands.comm import Comm
+from manyhands.training import Job
+from manyhands.watch import Watch
+
+pytestmark = pytest.mark.timeout(300)
+
+ROUNDS = 5
+
+
+def send_much(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
+    """Send large messages from every thread, over and over; return what arrived wrongly."""
+    wrong = []
+    for i in range(ROUNDS):
+        watch.at(i)
+        try:
+            check_large_messages_of_many_senders(comm)
+        except AssertionError as error:
+            wrong.append(str(error))
+    return {"wrong": wrong}
+
+
+def test_large_messages_of_many_threads_arrive_whole(tmp_path: Path) -> None:
+    results = Group("hybrid", 2, 4).launch(send_much, tmp_path)
+    assert [result["wrong"] for result in results] == [[]] * 8
+
+
+def test_strategies_that_send_between_threads_have_the_bits_of_other_engines(
+    tmp_path: Path, train: Callable[..., RunRecord]
+) -> None:
+    same: dict[str, Any] = {"steps": 40, "data": "mnist:train=2000,test=500"}
+    hybrid = {"engine": "hybrid", "workers": 2, "threads": 4}
+    serial = train("mlp", exact=True, **same)
+    server = train("mlp", exact=True, sync="gather-server", **hybrid, **same)
+    assert server.weights_sha256 == serial.weights_sha256
+    gossip, threads = (
+        train("mlp", sync="gossip", blas_threads=1, **engine, **same)
+        for engine in (hybrid, {"engine": "threads", "workers": 8})
+    )
+    # The last mean of the weights is summed in another order, but every loss before it has the same bits.
+    assert _losses(tmp_path / gossip.id) == _losses(tmp_path / threads.id)
+
+
+def _losses(run: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (run / "steps.jsonl").read_text().splitlines()]
