@@ -20,7 +20,21 @@ from manyhands.sync import Sync
 ROOT = Path(manyhands.__file__).parent
 
 LAYERS = (
-    {"errors", "lazy", "spec", "names", "registry", "version", "config", "record", "facts", "others", "watch", "spans"},
+    {
+        "errors",
+        "lazy",
+        "syntax",
+        "spec",
+        "names",
+        "registry",
+        "version",
+        "config",
+        "record",
+        "facts",
+        "others",
+        "watch",
+        "spans",
+    },
     {"comm"},
     {"replica", "codec"},
     {"sync", "data", "tasks"},
@@ -32,7 +46,19 @@ LAYERS = (
 )
 """Units, lowest first: a module or package imports from its own layer and those below."""
 
-WITHOUT_TORCH = {"record", "config", "errors", "lazy", "names", "spec", "registry", "watch", "spans", "report"}
+WITHOUT_TORCH = {
+    "record",
+    "config",
+    "errors",
+    "lazy",
+    "syntax",
+    "names",
+    "spec",
+    "registry",
+    "watch",
+    "spans",
+    "report",
+}
 CODE_THAT_TRAVELS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 MAX_LINES = 400
 MAX_LINES_OF = {"training.py": 150}

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_
 
 from manyhands.config import LARGEST
 from manyhands.errors import UserError, check, shown, unknown
+from manyhands.syntax import PARSING
 
 T = TypeVar("T")
 
@@ -100,7 +101,8 @@ def _field_docs(cls: type) -> dict[str, str]:
     for owner in reversed(cls.__mro__):
         if not dataclasses.is_dataclass(owner):
             continue
-        (node,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        with PARSING:
+            (node,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
         assert isinstance(node, ast.ClassDef)
         for pair in itertools.pairwise(node.body):
             match pair:

@@ -1,6 +1,7 @@
-"""Threads of one MPI process that send at the same time do not touch each other's messages."""
+"""Threads of one MPI process do not touch each other's messages, and share the data."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,19 @@ def send_much(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
 def test_large_messages_of_many_threads_arrive_whole(tmp_path: Path) -> None:
     results = Group("hybrid", 2, 4).launch(send_much, tmp_path)
     assert [result["wrong"] for result in results] == [[]] * 8
+
+
+def tell_data(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
+    """Return which data this thread was given, and by which process."""
+    comm.barrier()
+    return {"process": os.getpid(), "data": id(job.data) if job.data else None}
+
+
+def test_threads_of_a_process_share_one_copy_of_the_data(tmp_path: Path) -> None:
+    results = Group("hybrid", 2, 3).launch(tell_data, tmp_path)
+    assert all(result["data"] for result in results)
+    assert len({result["process"] for result in results}) == 2
+    assert len({(result["process"], result["data"]) for result in results}) == 2
 
 
 def test_strategies_that_send_between_threads_have_the_bits_of_other_engines(

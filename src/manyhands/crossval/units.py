@@ -14,6 +14,7 @@ from manyhands.data.folds import check_classes, stratified
 from manyhands.data.order import cut
 from manyhands.errors import check
 from manyhands.record import write_atomically
+from manyhands.syntax import PARSING
 
 
 @final
@@ -99,7 +100,8 @@ def write_places(path: Path, places: Tensor) -> None:
 
 def read_places(path: Path) -> Tensor:
     """Read them back."""
-    return torch.from_numpy(np.load(path, allow_pickle=False))
+    with PARSING:
+        return torch.from_numpy(np.load(path, allow_pickle=False))
 
 
 @final

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy import ma  # whose import parses syntax: before ranks run in threads
 from torch import Tensor
 
 from manyhands.errors import UserError, check, kind_of
@@ -19,7 +20,7 @@ def as_tensor(values: Any, what: str) -> Tensor:
         return values
     if not isinstance(values, np.ndarray):
         raise UserError(f"{what} must be a tensor or a numpy array, got {kind_of(values)}")
-    check(not isinstance(values, np.ma.MaskedArray), f"{what} must not be masked; fill or leave out what is missing")
+    check(not isinstance(values, ma.MaskedArray), f"{what} must not be masked; fill or leave out what is missing")
     check(values.dtype.kind in "biuf", f"{what} must hold numbers, but it is of type {values.dtype}")
     known = WIDER.get(values.dtype.name, values.dtype.newbyteorder("="))
     array = values.astype(known, copy=False)

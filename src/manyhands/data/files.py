@@ -14,6 +14,7 @@ from manyhands.data.checks import Part, assemble
 from manyhands.data.memory import check_fits
 from manyhands.data.split import Dataset
 from manyhands.errors import ManyhandsError, UserError, check
+from manyhands.syntax import PARSING
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 
@@ -41,13 +42,13 @@ def load_npy_dir(folder: Path, *, train: int | None = None, test: int | None = N
 
 def _member(archive: zipfile.ZipFile, name: str, file: Path) -> Tensor:
     what = f"{name} of '{file}'"
-    with _readable(what), archive.open(f"{name}.npy") as stream:
+    with _readable(what), archive.open(f"{name}.npy") as stream, PARSING:
         array = npy.read_array(stream, allow_pickle=False)
     return as_tensor(array, what)
 
 
 def _mapped(path: Path) -> Tensor:
-    with _readable(f"'{path}'"):
+    with _readable(f"'{path}'"), PARSING:
         array = npy.open_memmap(path, mode="c")  # copy-on-write: nobody writes, so nothing is copied
     return as_tensor(array, f"'{path}'")
 

@@ -18,13 +18,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from manyhands import facts
+from manyhands import facts, tasks
 from manyhands.comm import Comm
 from manyhands.comm.hybrid import HybridComm
 from manyhands.comm.mpi import MPIComm, world
@@ -42,7 +43,7 @@ from manyhands.launch.rank_state import Known, Phase, own_state
 from manyhands.launch.segments import remove_own
 from manyhands.record import write_atomically
 from manyhands.sync.base import num_ranks
-from manyhands.tasks.setup import device_of
+from manyhands.tasks.setup import device_of, load_data
 from manyhands.training import Job
 
 MAX_CORES = 8192
@@ -146,6 +147,8 @@ def main() -> None:
     try:
         check_world(comm, num_ranks(job.config) // job.config.threads)
         sys.path[:0] = json.loads(os.environ.get("MANYHANDS_PATH", "[]"))
+        if job.config.threads > 1:
+            job = _with_data(job)
         worker: Worker = getattr(importlib.import_module(module), function)
 
         def watch_of(rank: int) -> LiveWatch:
@@ -159,8 +162,16 @@ def main() -> None:
             write_atomically(folder.result(rank), json.dumps(result))
         comm.close() if isinstance(comm, TorchComm) else comm.barrier()
     except BaseException as error:
-        report(failure(error, comm.rank, -1))
+        report(failure(error, comm.rank * job.config.threads, -1))
         comm.abort(1)
+
+
+def _with_data(job: Job) -> Job:
+    """Read the data once for all threads of this process."""
+    started = time.perf_counter()
+    task = tasks.load(job.config.task)
+    data = load_data(task, job.config)
+    return replace(job, task=task, data=data, read_s=time.perf_counter() - started)
 
 
 def _named(death: RankFailed, threads: int) -> RankFailed:
