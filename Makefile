@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo check test lint bench clean
 
 help:
 	@echo "make demo   train on one worker, two threads, two MPI processes, and compare"
+	@echo "make check  lint, types and the quick tests, for every edit"
 	@echo "make test   lint, types and the whole test suite"
 	@echo "make setup  only make .venv and install"
 	@echo "make bench  compare with a plain PyTorch loop and with PyTorch DDP"
@@ -27,6 +28,10 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The quick tests: rules, documents, and unit tests but for the files that tests/conftest.py calls slow.
+check: lint
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" tests/unit tests/test_architecture.py tests/test_documents.py
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -9,7 +9,9 @@ import numpy as np
 from safetensors.numpy import load_file
 
 import manyhands
-from manyhands.cli.show import people, print_runs, print_side_by_side, progress
+from manyhands.cli.show import people, progress
+from manyhands.cli.tables import print_table
+from manyhands.report.tables.runs import answers_table, compared_table
 
 ENGINES = ({"engine": "serial"}, {"engine": "threads", "workers": 2}, {"engine": "mpi", "workers": 2})
 EPOCHS = 5
@@ -47,9 +49,9 @@ def main() -> None:
         people.print("2. 100 steps with --exact, which gives the same bits whoever does the work")
         exact = train_all(out, steps=100, exact=True)
     people.print()
-    print_runs(people, records, baseline=records[0])
+    print_table(people, compared_table(records, baseline=records[0]))
     people.print(f"\nthe same answer to round-off: the weights are {apart:.0e} of their length apart\n")
-    print_side_by_side(people, exact)
+    print_table(people, answers_table(exact))
     same = len({r.weights_sha256 for r in exact}) == 1
     people.print(f"\n{'the same answer to the last bit' if same else 'THE BITS DIFFER'} with --exact")
     people.print(f"done in {time.perf_counter() - started:.0f} s; next: manyhands train mlp --engine mpi --workers 2")

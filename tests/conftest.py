@@ -17,6 +17,7 @@ import manyhands
 from manyhands import RunRecord
 from manyhands.comm import Comm
 from manyhands.comm.threads import GroupAborted, ThreadComm, ThreadGroup
+from manyhands.launch.blas_threads import trial as thread_trial
 
 # No test asserts a duration: a busy machine must not make a law fail.
 settings.register_profile("manyhands", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -24,8 +25,53 @@ settings.load_profile("manyhands")
 
 TINY = Path(__file__).parent / "conformance" / "tiny.py"
 
+UNIT = Path(__file__).parent / "unit"
+SLOW = (
+    "advice/test_advise.py",
+    "calibration/test_calibrate.py",
+    "cli/test_bad_requests.py",
+    "cli/test_commands.py",
+    "cli/test_crossval_command.py",
+    "cli/test_start.py",
+    "cli/test_streams.py",
+    "codec/test_codecs.py",
+    "crossval/test_crossval.py",
+    "data/test_mnist.py",
+    "launch/test_ray.py",
+    "launch/test_stopping.py",
+    "launch/test_torch.py",
+    "machine/test_load.py",
+    "model/test_fit_comm.py",
+    "profiling/test_profile.py",
+    "replica/test_stacked.py",
+    "report/test_browser.py",
+    "report/test_browser_predictions.py",
+    "report/test_pages.py",
+    "scaling/test_scale_command.py",
+    "simulation/test_forms.py",
+    "simulation/test_simulate.py",
+    "simulation/test_simulate_train.py",
+    "sync/test_async_server.py",
+    "test_examples.py",
+    "test_resume.py",
+    "training/test_agreement.py",
+    "training/test_caveats.py",
+    "verification/test_compare.py",
+    "virtual/test_virtual_train.py",
+)
+"""Files of `tests/unit` that take more than about 3 s or start many processes: `make check` leaves them out."""
+
 GRACE_S = 3.0
 """How long what is ending anyway may take to be gone."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the slow files."""
+    slow = {UNIT / name for name in SLOW}
+    assert all(path.is_file() for path in slow), "a file of SLOW was moved"
+    for item in items:
+        if item.path in slow:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -39,9 +85,10 @@ def one_thread_per_product() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep calibrations and chosen threads of the tests apart from those of whoever runs them."""
+    """Keep calibrations and chosen threads of the tests apart from those of the user, and from what else runs there."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        patch.setattr(thread_trial, "_busy_programs", lambda meter: None)
         yield
 
 

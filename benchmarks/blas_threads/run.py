@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from manyhands import facts
+from manyhands.machine import facts
 
 HERE = Path(__file__).resolve().parent
 CASES: dict[str, tuple[str, dict[str, Any], float]] = {

@@ -23,9 +23,10 @@ import psutil
 import torch
 from torch import Tensor
 
-from manyhands import facts, tasks
+from manyhands import tasks
 from manyhands.data import Split, load
 from manyhands.data.order import cut, permutation
+from manyhands.machine import facts
 from manyhands.replica import Batch, build
 from manyhands.replica.stacked import Stack, stack
 

@@ -12,7 +12,8 @@ import statistics
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from manyhands import RunRecord, facts, train
+from manyhands import RunRecord, train
+from manyhands.machine import facts
 
 HERE = Path(__file__).parent
 BATCH = 128

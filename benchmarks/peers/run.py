@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from manyhands import facts
+from manyhands.machine import facts
 
 HERE = Path(__file__).resolve().parent
 SAMPLES = {"mlp": 10_000, "cnn": 60_000}

@@ -17,7 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from manyhands import facts, launch, registry, sync
+from manyhands import launch, registry, sync
+from manyhands.machine import facts
 from manyhands.sync import Sync
 
 HERE = Path(__file__).parent

@@ -1,4 +1,7 @@
-"""Draw a sweep's speed-up over workers: python benchmarks/sweep/picture.py RECORD.json docs/scaling.png"""
+"""Draw a sweep's speed-up over workers: python benchmarks/sweep/picture.py RECORD.json docs/scaling.png
+
+With a third word, such as cnn, only the tasks that begin with it are drawn.
+"""
 
 import json
 import re
@@ -24,8 +27,11 @@ def main() -> None:
             name = f"{found['task']}, batch {found['batch']}"
             rates[name, found["engine"], int(found["workers"])].append(run["samples_per_s"])
     medians = {key: statistics.median(values) for key, values in rates.items()}
-    tasks = sorted({name for name, _, _ in medians})
-    figure, panels = plt.subplots(1, len(tasks), figsize=(4 * len(tasks), 3.6), sharey=True)
+    only = sys.argv[3] if len(sys.argv) > 3 else ""
+    tasks = sorted({name for name, _, _ in medians if name.startswith(only)})
+    width = 4 if len(tasks) > 1 else 6.4
+    figure, row = plt.subplots(1, len(tasks), figsize=(width * len(tasks), 3.6), sharey=True, squeeze=False)
+    panels = row[0]
     for panel, name in zip(panels, tasks, strict=True):
         serial = medians[name, "serial", 1]
         for engine, style in (("mpi", "o-"), ("threads", "s--")):
@@ -33,13 +39,17 @@ def main() -> None:
             speed_up = [1.0, *(medians[name, engine, w] / serial for w in counts)]
             panel.plot([1, *counts], speed_up, style, label=engine)
             panel.annotate(
-                f"{speed_up[-1]:.1f}×", (counts[-1], speed_up[-1]), textcoords="offset points", xytext=(0, 5)
+                f"{speed_up[-1]:.1f}×",
+                (counts[-1], speed_up[-1]),
+                textcoords="offset points",
+                xytext=(0, 5),
+                horizontalalignment="center",
             )
         panel.plot([1, max(counts)], [1, max(counts)], ":", color="gray", label="ideal")
         panel.set(title=f"{name} ({serial:,.0f} samples/s alone)", xlabel="workers", xscale="log", yscale="log")
         panel.set_xticks([1, *counts], [str(c) for c in (1, *counts)])
         panel.set_yticks([0.25, 0.5, 1, 2, 4, 8, 16], ["¼", "½", "1", "2", "4", "8", "16"])
-        panel.set_ylim(0.2, 20)
+        panel.set_ylim(0.2 if len(tasks) > 1 else 0.8, 20)
         panel.minorticks_off()
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("speed-up over one worker")

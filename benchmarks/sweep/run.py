@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import manyhands
-from manyhands import facts
+from manyhands.machine import facts
 
 WARM_UP = 20
 

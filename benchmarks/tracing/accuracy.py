@@ -15,7 +15,7 @@ from types import FrameType
 
 import torch
 
-from manyhands.lab.lens import Lens, Pace
+from manyhands.profiling.lens import Lens, Pace
 from manyhands.record import Pulse
 
 LOOK_S = 0.005

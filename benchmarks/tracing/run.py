@@ -22,12 +22,12 @@ import torch
 from accuracy import PIECES, compare
 from ways import BareComm, BareSpans, run
 
-from manyhands import facts
 from manyhands.comm.self_ import SelfComm
+from manyhands.comm.spans import Spans
 from manyhands.comm.traced import TracedComm
-from manyhands.lab.lens import Lens, Pace
-from manyhands.launch.local import LocalWatch
-from manyhands.spans import Spans
+from manyhands.launch.in_process import LocalWatch
+from manyhands.machine import facts
+from manyhands.profiling.lens import Lens, Pace
 
 HERE = Path(__file__).resolve().parent
 TARGET = 1.02

@@ -8,14 +8,15 @@ from typing import Any
 import manyhands.training
 from manyhands import launch, tasks, train
 from manyhands.comm import Comm
+from manyhands.comm.spans import Spans
 from manyhands.comm.traced import TracedComm
-from manyhands.lab.profile import profile
+from manyhands.profiling.profile import profile
 from manyhands.record import RunDir, RunRecord, new_id, open_run
 from manyhands.request import resolve
 from manyhands.run import ignore
-from manyhands.spans import Spans
-from manyhands.training import Job, train_rank
-from manyhands.watch import Watch
+from manyhands.training.job import Job
+from manyhands.training.loop import train_rank
+from manyhands.training.watch import Watch
 
 CALLS = (
     "all_reduce_", "begin_all_reduce_", "reduce_", "broadcast_", "all_gather", "reduce_scatter",
@@ -45,7 +46,7 @@ class BareComm(TracedComm):  # type: ignore[misc]
 
 def bare_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     """Train as one rank of `comm` with nothing counted."""
-    manyhands.training.TracedComm, manyhands.training.Spans = BareComm, BareSpans  # type: ignore[misc]
+    manyhands.training.loop.TracedComm, manyhands.training.loop.Spans = BareComm, BareSpans  # type: ignore[misc]
     return train_rank(comm, job, watch)
 
 

@@ -21,15 +21,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from manyhands import facts, train
-from manyhands.lab.calibrate import calibrate
-from manyhands.lab.measure import figures
-from manyhands.lab.simulate import simulate
-from manyhands.lab.validate import Case, compared
+from manyhands import train
+from manyhands.calibration.calibrate import calibrate
 from manyhands.launch.environment import outer_world
-from manyhands.launch.starters import find_mpiexec
+from manyhands.launch.spawn import find_mpiexec
+from manyhands.machine import facts
+from manyhands.measurement.measure import figures
 from manyhands.record import Measure
 from manyhands.record.simulation import LEDGER, SimulationRecord
+from manyhands.simulation.simulate import simulate
+from manyhands.validation.validate import PredictedCase, compared
 
 TASKS = "mlp,cnn,softmax"
 SYNCS = ("allreduce", "reduce-broadcast", "parameter-server", "local-sgd:period=8")
@@ -49,12 +50,12 @@ def main() -> None:
         run_in_world(Path(sys.argv[1]))
         return
     asked = read_arguments()
-    FORKS.set_forkserver_preload(["manyhands.run", "manyhands.lab.simulate", "manyhands.lab.validate"])
+    FORKS.set_forkserver_preload(["manyhands.run", "manyhands.simulation.simulate", "manyhands.validation.validate"])
     out: Path = asked.out
     out.mkdir(parents=True, exist_ok=True)
     say = lambda *words: print(f"{time.strftime('%H:%M:%S')}", *words, file=sys.stderr, flush=True)  # noqa: E731
     tasks, engines = asked.tasks.split(","), asked.engines.split(",")
-    cases: list[Case] = []
+    cases: list[PredictedCase] = []
     for task in tasks:  # one after the other: machines change, so what was calibrated is run right after it
         own = calibrated_and_predicted(task, engines, asked, out, say)
         cases += own
@@ -82,7 +83,7 @@ def read_arguments() -> argparse.Namespace:
 
 def calibrated_and_predicted(
     task: str, engines: list[str], asked: argparse.Namespace, out: Path, say: Callable[..., None]
-) -> list[Case]:
+) -> list[PredictedCase]:
     """Calibrate a task, unless that was done, and predict it with every engine."""
     kept = out / f"calibration-{task}.json"
     if not kept.exists():
@@ -95,7 +96,7 @@ def calibrated_and_predicted(
     return cases
 
 
-def predicted(task: str, engine: str, workers: str, calibration: Path, out: Path) -> list[Case]:
+def predicted(task: str, engine: str, workers: str, calibration: Path, out: Path) -> list[PredictedCase]:
     """Predict a task with every strategy and number of workers, and write it down."""
     path = out / f"prediction-{engine}-{task}.json"
     if not path.exists():
@@ -104,7 +105,7 @@ def predicted(task: str, engine: str, workers: str, calibration: Path, out: Path
         )
         path.write_text(found.model_dump_json(indent=1) + "\n")
     found = SimulationRecord.model_validate_json(path.read_text())
-    cases = [Case(engine, row, found, steps_of(row.step_ms.value)) for row in found.rows]
+    cases = [PredictedCase(engine, row, found, steps_of(row.step_ms.value)) for row in found.rows]
     return [case for case in cases if num_ranks(case) <= facts.cores()]
 
 
@@ -113,17 +114,17 @@ def steps_of(step_ms: float) -> int:
     return round(min(max(RUN_S * 1e3 / step_ms, STEPS[0]), STEPS[1]))
 
 
-def name(case: Case) -> str:
+def name(case: PredictedCase) -> str:
     """Tell a case from all others."""
     return f"{case.predicted.task} {case.key}"
 
 
-def num_ranks(case: Case) -> int:
+def num_ranks(case: PredictedCase) -> int:
     """Return the ranks of a run."""
     return case.row.workers + case.row.servers
 
 
-def one_round(cases: list[Case], turn: int, runs: int, say: Callable[..., None]) -> Iterator[Measure]:
+def one_round(cases: list[PredictedCase], turn: int, runs: int, say: Callable[..., None]) -> Iterator[Measure]:
     """Run every case: threads, and one rank, one by one, MPI world by world; every other round the other way round."""
     order = cases if turn % 2 == 0 else cases[::-1]
     in_worlds = [case for case in order if case.engine == "mpi" and num_ranks(case) > 1]
@@ -145,7 +146,7 @@ def run(task: str, options: dict[str, Any], cell: str) -> Measure:
         return figures(train(task, out=folder, **options)).model_copy(update={"cell": cell})
 
 
-def run_forked(case: Case) -> Measure:
+def run_forked(case: PredictedCase) -> Measure:
     """Train in a process of its own, which need not import anything, unless it starts an MPI rank."""
     here, there = FORKS.Pipe(duplex=False)
     child = FORKS.Process(target=run_and_tell, args=(there, case.predicted.task, case.options, name(case)))
@@ -165,12 +166,12 @@ def run_and_tell(there: Connection, task: str, options: dict[str, Any], cell: st
     there.send(run(task, options, cell).model_dump_json())
 
 
-def failed(case: Case, reason: str) -> Measure:
+def failed(case: PredictedCase, reason: str) -> Measure:
     """Say that a run came to nothing."""
     return Measure(cell=name(case), repeat=0, failed=reason)
 
 
-def run_world(cases: list[Case], size: int) -> list[Measure]:
+def run_world(cases: list[PredictedCase], size: int) -> list[Measure]:
     """Let so many MPI ranks make these runs one after the other."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cases.json"
@@ -196,7 +197,7 @@ def run_in_world(path: Path) -> None:
                 file.write(found.model_dump_json() + "\n")
 
 
-def write_ledger(out: Path, cases: list[Case]) -> None:
+def write_ledger(out: Path, cases: list[PredictedCase]) -> None:
     """Write the line of each case that was run."""
     lines = (out / RUNS).read_text().splitlines() if (out / RUNS).exists() else []
     runs = [Measure.model_validate_json(line) for line in lines]

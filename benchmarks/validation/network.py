@@ -24,10 +24,9 @@ import psutil
 from network_host import hurry
 
 from manyhands import sync
-from manyhands.lab.calibrate import calibrate
-from manyhands.lab.sim_events import period_of
-from manyhands.lab.simulate import simulate
-from manyhands.lab.validate import PERIODS, Case
+from manyhands.calibration.calibrate import calibrate
+from manyhands.simulation.simulate import simulate
+from manyhands.validation.validate import PERIODS, PredictedCase
 
 HERE = Path(__file__).resolve().parent
 ROWS = 16
@@ -99,15 +98,15 @@ def read_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def predicted(task: str, workers: str, calibration: Path, out: Path) -> list[Case]:
+def predicted(task: str, workers: str, calibration: Path, out: Path) -> list[PredictedCase]:
     """Predict a task with every strategy and number of workers, and write it down."""
     found = simulate(
         task, workers=workers, syncs=host.SYNCS, engine="mpi", calibration=calibration, batch_per_worker=ROWS
     )
     (out / f"prediction-mpi-{task}.json").write_text(found.model_dump_json(indent=1) + "\n")
-    fewest = {row.sync: PERIODS * period_of(sync.make(row.sync)) for row in found.rows if "period" in row.sync}
+    fewest = {row.sync: PERIODS * sync.make(row.sync).period for row in found.rows if "period" in row.sync}
     steps = [max(host.steps_of(row.step_ms.value), fewest.get(row.sync, 0)) for row in found.rows]
-    return [Case("mpi", row, found, num) for row, num in zip(found.rows, steps, strict=True)]
+    return [PredictedCase("mpi", row, found, num) for row, num in zip(found.rows, steps, strict=True)]
 
 
 @contextmanager

@@ -24,16 +24,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from manyhands import facts, sync, tasks
+from manyhands import sync, tasks
 from manyhands.data.order import cut
-from manyhands.lab.virtual_courses import course_of
-from manyhands.lab.virtual_rows import Feed
-from manyhands.launch.cores import process_settings
-from manyhands.plan import Plan
+from manyhands.launch.blas_threads.count import process_settings
+from manyhands.machine import facts
 from manyhands.replica import Batch
 from manyhands.replica.stacked import stack
 from manyhands.request import resolve
 from manyhands.tasks.setup import load_data, make_replica, seeded
+from manyhands.training.plan import Plan
+from manyhands.virtual.courses import course_of
+from manyhands.virtual.rows import Feed
 
 HERE = Path(__file__).resolve().parent
 ROWS, PERIOD, WARM_UP = 8, 8, 8

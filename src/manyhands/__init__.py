@@ -4,21 +4,21 @@
 >>> record = manyhands.train("mlp", engine="mpi", workers=4, epochs=2)  # doctest: +SKIP
 """
 
-from manyhands.lazy import lazy
-from manyhands.version import __version__
+from manyhands._lazy import lazy
+from manyhands._version import __version__
 
 TYPE_CHECKING = False  # typing is slow to import, and the command line begins here
 if TYPE_CHECKING:
+    from manyhands.advice.advise import advise
+    from manyhands.calibration.calibrate import calibrate
     from manyhands.crossval import CrossvalRecord, cross_validate
     from manyhands.data import Dataset, Split
-    from manyhands.lab.advise import advise
-    from manyhands.lab.calibrate import calibrate
-    from manyhands.lab.simulate import simulate
-    from manyhands.lab.sweep import scale
-    from manyhands.lab.validate import validate
     from manyhands.record import Pulse, RunRecord, SweepRecord
     from manyhands.run import train
+    from manyhands.scaling.sweep import scale
+    from manyhands.simulation.simulate import simulate
     from manyhands.tasks import Task
+    from manyhands.validation.validate import validate
 
 __all__ = [
     "CrossvalRecord",
@@ -48,12 +48,12 @@ __getattr__, __dir__ = lazy(
         "Split": "data",
         "SweepRecord": "record",
         "Task": "tasks",
-        "advise": "lab.advise",
-        "calibrate": "lab.calibrate",
+        "advise": "advice.advise",
+        "calibrate": "calibration.calibrate",
         "cross_validate": "crossval",
-        "scale": "lab.sweep",
-        "simulate": "lab.simulate",
+        "scale": "scaling.sweep",
+        "simulate": "simulation.simulate",
         "train": "run",
-        "validate": "lab.validate",
+        "validate": "validation.validate",
     },
 )

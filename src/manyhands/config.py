@@ -3,7 +3,7 @@
 import json
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -88,9 +88,7 @@ class RunConfig(BaseModel):
 
     def to_toml(self) -> str:
         """Write it as TOML, to run again with `--config`."""
-        # Every value is a text, a number or a truth value; JSON writes those as TOML does, but for one character.
-        lines = (f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in self.model_dump().items())
-        return "".join(lines).replace("\x7f", "\\u007f")
+        return as_toml(self.model_dump())
 
 
 def check_values(values: dict[str, Any]) -> RunConfig:
@@ -107,7 +105,7 @@ def check_values(values: dict[str, Any]) -> RunConfig:
     try:
         config = RunConfig.model_validate(values)
     except ValidationError as error:
-        raise UserError(_sentence(error)) from None
+        raise UserError(sentence_of(error, {"batch_size": "must be a whole number or 'full'"})) from None
     if isinstance(config.batch_size, int):
         check(config.batch_size >= 1, f"batch-size must be at least 1, got {config.batch_size}")
     return config
@@ -129,6 +127,13 @@ def make_config(values: dict[str, Any]) -> RunConfig:
             f"add --lanes {1 << (config.size - 1).bit_length()}",
         )
     return config
+
+
+def as_toml(values: Mapping[str, Any]) -> str:
+    """Write texts, numbers, truth values and lists of these as TOML, one to a line."""
+    # JSON writes those as TOML does, but for one character.
+    lines = (f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in values.items())
+    return "".join(lines).replace("\x7f", "\\u007f")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -190,10 +195,12 @@ def plain_words(message: str) -> str:
     return message
 
 
-def _sentence(error: ValidationError) -> str:
+def sentence_of(error: ValidationError, words: Mapping[str, str] | None = None, name: str = "") -> str:
+    """Say in one sentence what is wrong with the first bad value.
+
+    `words` says it for some fields instead of the validator; `name` is what to call the value, if not by its field.
+    """
     first = error.errors()[0]
-    name = str(first["loc"][0])
-    says = plain_words(first["msg"])
-    if name == "batch_size":
-        says = "must be a whole number or 'full'"
-    return f"{name.replace('_', '-')} {says}, got {shown(first['input'])}"
+    field = str(first["loc"][0])
+    says = (words or {}).get(field) or plain_words(first["msg"])
+    return f"{name or field.replace('_', '-')} {says}, got {shown(first['input'])}"

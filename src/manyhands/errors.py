@@ -104,7 +104,7 @@ def nearest(given: str, allowed: Iterable[str]) -> str | None:
     """Return the name that was meant: one a few slips of the pen away, or else one that begins so; None if neither."""
     word, names = _plain(given), list(allowed)
     slips, name = min(((_slips(word, _plain(name)), name) for name in names), default=(len(word), ""))
-    if slips <= max(1, len(word) // 3) and slips < len(word):
+    if slips <= max(1, len(word) // 3) and slips < len(word) and not word.isdigit():  # another number is no slip
         return name
     longer = [name for name in names if len(word) >= 3 and _plain(name).startswith(word)]
     return min(longer, key=len, default=None)

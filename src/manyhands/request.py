@@ -1,21 +1,20 @@
 """From what the user asked for to a `RunConfig`: the task's defaults, mpiexec's processes, a run to go on with."""
 
-import math
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from manyhands.config import RunConfig, make_config, read_toml
-from manyhands.errors import UserError, check, unknown
+from manyhands.errors import UserError, check
 from manyhands.launch.environment import outer_world
-from manyhands.record import RunDir, list_runs
+from manyhands.record import RunDir
 from manyhands.sync.base import make as make_sync
 from manyhands.tasks import Task, load
 from manyhands.tasks.base import GPU_ROWS
 from manyhands.tasks.setup import is_cpu
+from manyhands.training.schedule import scale_lr
 
-LR_SCALING = ("none", "linear", "sqrt")
 MAY_CHANGE = {
     "engine", "workers", "threads", "blas_threads", "chosen_blas_threads", "epochs", "steps", "device",
     "checkpoint_every", "keep", "eval_every", "trace", "mpiexec", "ray_address",
@@ -70,13 +69,12 @@ def resume_config(run: RunDir, name: str, options: dict[str, Any], task: Task | 
 
 def newest_to_resume(out: Path, name: str) -> RunDir:
     """Return the newest run of this task that has a checkpoint; one whose settings cannot be read is passed over."""
-    with_checkpoint = [r for r in list_runs(out) if any(r.checkpoints.glob("step-*.safetensors"))]
+    with_checkpoint = [r for r in RunDir.all_in(out) if any(r.checkpoints.glob("step-*.safetensors"))]
     tasks = {run: task for run in with_checkpoint if (task := _task_of(run))}
     runs = list(tasks)
-    check(
-        bool(runs),
-        f"there is no checkpoint under '{out}' to resume from; train with --checkpoint-every first",
-    )
+    if not runs:
+        why = "those passed over cannot be" if with_checkpoint else "train with --checkpoint-every first"
+        raise UserError(f"there is no checkpoint under '{out}' to resume from; {why}")
     same = [r for r in runs if tasks[r] == absolute(name)]
     return same[-1] if same else runs[-1]
 
@@ -121,22 +119,4 @@ def _with_extras(values: dict[str, Any], task: Task, *, own_batch: bool) -> RunC
         check(not own_batch, "give --batch-size or --batch-per-worker, not both")
         check(isinstance(per_worker, int) and per_worker >= 1, f"batch-per-worker must be at least 1, got {per_worker}")
         values["batch_size"] = per_worker * make_config({**values, "exact": False}).size
-    config = make_config(values)
-    factor = _lr_factor(scaling, config, task)
-    # A rate that grew with the batch needs both to keep one worker's accuracy: benchmarks/large_batch.
-    eased = {"warmup": min(1.0, config.epochs / 5), "lr_decay": "linear"} if factor > 1 else {}
-    eased = {key: value for key, value in eased.items() if key not in values}
-    return config.model_copy(update={"lr": config.lr * factor, **eased})
-
-
-def _lr_factor(scaling: str, config: RunConfig, task: Task) -> float:
-    if scaling not in LR_SCALING:
-        unknown("lr-scaling", scaling, LR_SCALING)
-    if scaling == "none":
-        return 1.0
-    check(
-        isinstance(config.batch_size, int) and isinstance(task.batch_size, int),
-        f"lr-scaling {scaling} needs a batch size that is a number, not 'full'",
-    )
-    ratio = int(config.batch_size) / int(task.batch_size)
-    return ratio if scaling == "linear" else math.sqrt(ratio)
+    return scale_lr(make_config(values), scaling, task.batch_size, values)

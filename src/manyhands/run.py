@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from manyhands import launch, sync, tasks
-from manyhands.checkpoint import check_fits, check_workers, newest_sound, read_cursor
 from manyhands.config import RunConfig
 from manyhands.data import Dataset
 from manyhands.data.order import cut
 from manyhands.errors import UserError, check
 from manyhands.launch.base import Launcher, Observer
+from manyhands.launch.blas_threads.trial import with_chosen_threads
 from manyhands.launch.environment import outer_world
 from manyhands.launch.failures import sharing_failures
-from manyhands.plan import Plan
-from manyhands.promise import check_own_optimizer, warnings_of
-from manyhands.record import RunDir, RunRecord, find_run, new_id, open_run
+from manyhands.machine.load import CoreMeter
+from manyhands.record import RunDir, RunRecord, new_id, open_run
 from manyhands.record.status import noting_failure, own_run
 from manyhands.replica import Batch, Replica
 from manyhands.replica.traits import traits_of
@@ -28,9 +27,12 @@ from manyhands.tasks import Task
 from manyhands.tasks.load import check_not_importing, name_of
 from manyhands.tasks.setup import load_data, make_replica, trial_device
 from manyhands.tasks.trial import saying, try_parts
-from manyhands.thread_trial import with_chosen_threads
-from manyhands.training import Job, train_rank
-from manyhands.watch import ignore as ignore
+from manyhands.training.caveats import check_own_optimizer, warnings_of
+from manyhands.training.checkpoint import check_fits, check_workers, newest_sound, read_cursor
+from manyhands.training.job import Job
+from manyhands.training.loop import train_rank
+from manyhands.training.plan import Plan
+from manyhands.training.watch import ignore as ignore
 
 
 def print_warning(sentence: str) -> None:
@@ -85,14 +87,14 @@ def execute(
     warn: Callable[[str], None] = print_warning,
 ) -> RunRecord:
     """Check and run a config; the record is also in the run's folder."""
-    launcher, task = launch.make(config.engine), task or tasks.load(config.task)
+    launcher, task, meter = launch.make(config.engine), task or tasks.load(config.task), CoreMeter()
     launcher.check(config)
     # Ranks that were started from outside meet here, before one that reads much data can keep others waiting.
     run = RunDir(Path(launcher.agree(str(resume.path if resume else out / new_id(config)))))
     data, replica, read_s, warnings = try_step(config, task)
     if launcher.leads and not keep_weights:
         _say_batch(config, len(data.train))
-    config = with_chosen_threads(config, data, replica)
+    config = with_chosen_threads(config, data, replica, meter, _say)
 
     def choose() -> str:
         return _checkpoint_to_resume(run, replica, Plan(config, data.train, 0, 1)) if resume else ""
@@ -194,7 +196,7 @@ def _check_slices(config: RunConfig, replica: Replica, data: Dataset) -> None:
     traits = traits_of(replica.module, x)
     check(
         not (traits.global_random and config.exact and config.engine in ("threads", "hybrid")),
-        "--exact cannot share out a model that draws from torch's process-wide generator among threads; "
+        "--exact cannot share out a model that draws from a process-wide generator among threads; "
         "use nn.Dropout layers, or --engine mpi",
     )
     if not traits.batch_statistics or _smallest_slice(config, len(data.train)) > 1:
@@ -223,7 +225,7 @@ def _run_to_resume(out: Path, task: str, resume: bool | str) -> RunDir:
     outer = outer_world()
 
     def choose() -> str:
-        return str((find_run(out, resume) if isinstance(resume, str) else newest_to_resume(out, task)).path)
+        return str((RunDir.find(out, resume) if isinstance(resume, str) else newest_to_resume(out, task)).path)
 
     return RunDir(Path(decide(launch.make(outer.engine if outer else "serial"), choose)))
 
@@ -249,7 +251,7 @@ def _checkpoint_to_resume(run: RunDir, replica: Replica, plan: Plan) -> str:
 
 def _check_unfinished(run: RunDir, plan: Plan) -> None:
     """Refuse to make the last steps of a run again, unless its weights are missing."""
-    record = run.read()
+    record = run.read_or_none()
     check(
         record is None or record.status != "complete" or plan.steps > record.steps or bool(record.weights_missing),
         f"run '{run.path.name}' is complete: it has made its {record.steps if record else 0} steps; "

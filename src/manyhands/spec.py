@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_
 
 from manyhands.config import LARGEST
 from manyhands.errors import UserError, check, shown, unknown
-from manyhands.syntax import PARSING
 
 T = TypeVar("T")
 
@@ -84,9 +83,10 @@ def with_field_docs(cls: type[T]) -> type[T]:
 
 
 def _fields(cls: type) -> list[tuple[dataclasses.Field[Any], Any]]:
-    """Return the fields that are options, with their types."""
-    hints = get_type_hints(cls)
-    return [(f, hints[f.name]) for f in dataclasses.fields(cls) if f.init]
+    """Return the fields that are options, with their types; one that overrides a base's stands where it is written."""
+    hints, names = get_type_hints(cls), (name for c in reversed(cls.__mro__) for name in inspect.get_annotations(c))
+    place = {name: i for i, name in enumerate(names)}
+    return [(f, hints[f.name]) for f in sorted(dataclasses.fields(cls), key=lambda f: place[f.name]) if f.init]
 
 
 def _default(f: dataclasses.Field[Any]) -> Any:
@@ -101,8 +101,7 @@ def _field_docs(cls: type) -> dict[str, str]:
     for owner in reversed(cls.__mro__):
         if not dataclasses.is_dataclass(owner):
             continue
-        with PARSING:
-            (node,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
         assert isinstance(node, ast.ClassDef)
         for pair in itertools.pairwise(node.body):
             match pair:
@@ -134,3 +133,14 @@ def _value(text: str, kind: Any, what: str) -> Any:
         raise UserError(f"{what} must be {_words(kind)}, got {shown(text)}") from None
     check(kind is not int or abs(value) < LARGEST, f"{what} must have at most 1,000 digits, got {shown(text)}")
     return value
+
+
+def cut_list(text: str) -> list[str]:
+    """Cut a text at its commas; `ratio=0.01` goes on with the strategy before it."""
+    parts: list[str] = []
+    for part in text.split(","):
+        if parts and "=" in part.partition(":")[0]:
+            parts[-1] += f",{part.strip()}"
+        else:
+            parts.append(part.strip())
+    return parts

@@ -21,8 +21,8 @@ from torch import Tensor
 from manyhands.comm import ANY, Comm
 from manyhands.comm.exact import ExactComm, subtrees
 from manyhands.comm.traced import TracedComm
-from manyhands.training import Job
-from manyhands.watch import Watch
+from manyhands.training.job import Job
+from manyhands.training.watch import Watch
 
 DTYPES = (torch.float32, torch.float64, torch.int64)
 SHAPES = ((0,), (1,), (7,), (30,), (3, 5), (2, 0, 4), (2, 3, 4), (8209,))

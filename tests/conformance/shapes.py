@@ -10,7 +10,7 @@ from manyhands.config import RunConfig, make_config
 from manyhands.launch.base import Worker
 from manyhands.record import RunDir, open_run
 from manyhands.run import ignore
-from manyhands.training import Job
+from manyhands.training.job import Job
 
 SIZES = (1, 2, 3, 5)
 """One, two, odd, and an odd number that is more than the lanes' halves share out evenly."""

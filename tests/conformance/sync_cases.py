@@ -8,13 +8,15 @@ from typing import Any
 
 from shapes import Group, groups
 
-from manyhands import registry, sync
+from manyhands import codec, registry, sync
 from manyhands.comm import Comm
 from manyhands.config import RunConfig, make_config
 from manyhands.record import RunDir, open_run
 from manyhands.sync import Sync
-from manyhands.training import Job, train_rank
-from manyhands.watch import Watch
+from manyhands.sync.compressed import DEFAULT
+from manyhands.training.job import Job
+from manyhands.training.loop import train_rank
+from manyhands.training.watch import Watch
 
 TINY = Path(__file__).parent / "tiny.py"
 
@@ -64,9 +66,7 @@ VARIANTS = (
     "async-server:servers=2",
     "local-sgd:period=1",
     "overlap:bucket=7",
-    "compressed:codec=int8",
-    "compressed:codec=topk",
-    "compressed:codec=powersgd",
+    *(f"compressed:codec={name}" for name in codec.names() if name != DEFAULT),
 )
 """Strategies with other options than their own."""
 

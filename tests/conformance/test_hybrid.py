@@ -12,8 +12,8 @@ from shapes import Group
 
 from manyhands import RunRecord
 from manyhands.comm import Comm
-from manyhands.training import Job
-from manyhands.watch import Watch
+from manyhands.training.job import Job
+from manyhands.training.watch import Watch
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -14,7 +14,7 @@ import pytest
 
 import manyhands
 from manyhands.cli.main import main
-from manyhands.record import RunDir, list_runs
+from manyhands.record import RunDir
 from manyhands.record.status import status_of
 
 TASK = f"{Path(__file__).with_name('disk.py')}:task"
@@ -59,7 +59,7 @@ def test_a_full_disk_is_named(run: Run, disk: Path, engine: str) -> None:
     assert re.search(r"^manyhands: cannot write '\S+/steps.jsonl': No space left on device$", stderr, re.M)
     assert "Traceback" not in stderr
     assert "manyhands-failure" not in stderr
-    (folder,) = list_runs(disk / "runs")
+    (folder,) = RunDir.all_in(disk / "runs")
     assert not folder.live.exists()
     assert status_of(folder).word in ("failed", "unfinished"), "as far as there was room to say so"
 
@@ -86,7 +86,7 @@ def test_the_record_is_kept_where_only_the_weights_cannot_be_written(run: Run, d
     assert status == 1
     sentence = r"^manyhands: cannot write '\S+/model.safetensors': No space left on device; the record is kept"
     assert re.search(sentence, stderr, re.M)
-    (folder,) = list_runs(disk / "runs")
+    (folder,) = RunDir.all_in(disk / "runs")
     record = folder.read()
     assert record is not None
     assert record.steps == 45

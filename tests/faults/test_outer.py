@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from manyhands.launch.segments import FOLDER, segments_of
-from manyhands.launch.starters import find_mpiexec
+from manyhands.launch.guard.segments import FOLDER, segments_of
+from manyhands.launch.spawn import find_mpiexec
 
 sys.path.insert(0, str(Path(__file__).parent))
 import slurm
@@ -176,6 +176,25 @@ def test_a_rank_of_ours_that_ends_before_mpi_begins_is_named(start: Start, tmp_p
     own = other_last_rank(tmp_path, "exit 127")
     stderr = said(start(*COMMAND, "mlp", "--engine", "mpi", "--workers", "2", "--mpiexec", own), status=1)
     assert names_only(stderr, 1, NEVER_MET), stderr
+
+
+def test_a_rank_of_ours_that_is_killed_while_it_imports_torch_is_named(start: Start, tmp_path: Path) -> None:
+    fatal = tmp_path / "first" / "torch.py"
+    fatal.parent.mkdir()
+    fatal.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    own = other_last_rank(tmp_path, f"export PYTHONPATH={fatal.parent}")
+    stderr = said(start(*COMMAND, "mlp", "--engine", "mpi", "--workers", "2", "--mpiexec", own), status=1)
+    assert names_only(stderr, 1, KILLED), stderr
+
+
+def test_nobody_is_blamed_for_a_killed_guard(start: Start, tmp_path: Path) -> None:
+    process = start(*COMMAND, TASK, "--engine", "mpi", "--workers", "2")
+    wait_until(lambda: trains(tmp_path), process)
+    (guard,) = (p for p in workers_in(tmp_path) if p.cmdline()[0].startswith("manyhands-guard of rank 1"))
+    guard.kill()
+    stderr = said(process, status=1)
+    assert "mpiexec ended with status 9" in stderr
+    assert "PID" not in stderr, "mpiexec names any process that it has killed"
 
 
 def test_sigterm_ends_ranks_that_wait_for_one_and_frees_their_memory(start: Start, tmp_path: Path) -> None:

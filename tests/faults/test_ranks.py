@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 import manyhands
-from manyhands.checkpoint import checkpoints, newest_sound
 from manyhands.cli.main import main
-from manyhands.launch.starters import find_mpiexec
+from manyhands.launch.spawn import find_mpiexec
+from manyhands.training.checkpoint import checkpoints, newest_sound
 
 FAULTY = Path(__file__).with_name("faulty.py")
 COMMAND = [sys.executable, "-m", "manyhands", "train"]

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 import manyhands
-from manyhands.checkpoint import newest_sound
-from manyhands.launch.live import LiveFolder, read_status
+from manyhands.launch.mailbox import LiveFolder, read_status
 from manyhands.record import RunDir
+from manyhands.training.checkpoint import newest_sound
 
 pytest.importorskip("ray")
 
@@ -84,10 +84,22 @@ def test_ctrl_c_ends_every_rank_and_leaves_a_checkpoint(start: Start, tmp_path: 
     assert manyhands.train(f"{FAULTY}:slow", **options).steps == done + 3
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_signal_to_the_whole_group_leaves_a_checkpoint(start: Start, tmp_path: Path, number: signal.Signals) -> None:
+    process, ranks = start_slow(start, tmp_path, "--checkpoint-every", "100000")
+    everything = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, number)
+    _, stderr = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, stderr
+    assert_gone([*everything, *ranks])
+    assert len(list(tmp_path.glob("runs/*/checkpoints/step-*"))) == 1
+
+
 def test_killing_the_command_itself_leaves_nothing(start: Start, tmp_path: Path) -> None:
     process, ranks = start_slow(start, tmp_path)
     everything = psutil.Process(process.pid).children(recursive=True)
-    (guard,) = [p for p in everything if any("ray_guard" in word for word in p.cmdline())]
+    living = [p for p in everything if p.status() != psutil.STATUS_ZOMBIE]
+    (guard,) = [p for p in living if any(word.endswith("on_ray/guard.py") for word in p.cmdline())]
     folder = Path(guard.cmdline()[-1])
     assert folder.is_dir()
     process.kill()

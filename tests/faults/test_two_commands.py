@@ -12,8 +12,8 @@ import pytest
 import manyhands
 from manyhands.cli.main import main
 from manyhands.errors import UserError
-from manyhands.launch.starters import find_mpiexec
-from manyhands.record import find_run
+from manyhands.launch.spawn import find_mpiexec
+from manyhands.record import RunDir
 
 FAULTY = f"{Path(__file__).with_name('faulty.py')}:slow"
 COMMAND = [sys.executable, "-m", "manyhands", "train", FAULTY]
@@ -50,7 +50,7 @@ def test_a_run_that_is_going_on_is_left_alone_until_its_process_is_gone(
             process.send_signal(signal.SIGKILL)
     assert _command("runs list --json", monkeypatch) == 0
     assert json.loads(capfd.readouterr().out)["unfinished"][0]["status"] == "killed"
-    run = find_run(tmp_path / "runs", "last")
+    run = RunDir.find(tmp_path / "runs", "last")
     (run.path / ".record.json.1.ab.tmp").write_text("half")
     record = manyhands.train(FAULTY, resume=True, steps=max(_steps(run.path)) + 5)
     assert f"was left by process {process.pid} on" in capfd.readouterr().err

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import manyhands
-from manyhands.record import find_run
+from manyhands.record import RunDir
 
 FOLDER = Path(__file__).parent
 STEPS = 10
@@ -30,7 +30,7 @@ def losses_of(task: str, **more: Any) -> list[float]:
     """Train the task and return the loss of each step."""
     with TemporaryDirectory() as out:
         record = manyhands.train(task, out=out, **{"steps": STEPS, "seed": 1, **RUNS[task], **more})
-        lines = find_run(Path(out), record.id).steps.read_text().splitlines()
+        lines = RunDir.find(Path(out), record.id).steps.read_text().splitlines()
     return [json.loads(line)["loss"] for line in lines]
 
 

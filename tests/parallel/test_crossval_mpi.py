@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from manyhands.crossval import CrossvalRecord, cross_validate
-from manyhands.launch.starters import find_mpiexec
+from manyhands.launch.spawn import find_mpiexec
 
 TINY = Path(__file__).parents[1] / "conformance" / "tiny.py"
 COMMAND = [sys.executable, "-m", "manyhands", "crossval"]

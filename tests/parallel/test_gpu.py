@@ -8,10 +8,10 @@ import torch
 
 import manyhands
 from manyhands.config import RunConfig
-from manyhands.launch.cores import process_settings
+from manyhands.launch.blas_threads.count import process_settings
 from manyhands.replica.random import uniform_bits
 from manyhands.request import resolve
-from manyhands.verify import verify
+from manyhands.verification.verify import verify
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here"),

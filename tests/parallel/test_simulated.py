@@ -9,8 +9,8 @@ import pytest
 
 from manyhands import RunRecord
 from manyhands.comm.sim import Instant, Machine
-from manyhands.lab.virtual import train_virtually
 from manyhands.record import read_events
+from manyhands.virtual.train import train_virtually
 
 Train = Callable[..., RunRecord]
 Tiny = Callable[[str], str]

@@ -18,9 +18,6 @@ from manyhands.config import make_config, read_toml
 from manyhands.data import load
 from manyhands.data.idx import read_idx
 from manyhands.errors import UserError
-from manyhands.lab.asked import Asked
-from manyhands.lab.papers.store import read_taken
-from manyhands.lab.store import read_measures
 from manyhands.model.cluster import read_cluster
 from manyhands.record import RunDir, SweepDir, read_events
 from manyhands.record.advice import AdviceDir
@@ -29,6 +26,9 @@ from manyhands.record.papers import ReproductionDir
 from manyhands.record.simulation import SimulationDir, ValidationDir, read_validations
 from manyhands.report.losses import loss_curve
 from manyhands.report.timeline import read_timeline
+from manyhands.reproduction.store import read_taken
+from manyhands.scaling.request import SweepRequest
+from manyhands.scaling.store import read_measures
 
 pytestmark = pytest.mark.timeout(300)
 EXAMPLES = settings(max_examples=40)
@@ -209,7 +209,7 @@ def test_toml(folder: Path, raw: bytes) -> None:
     file.write_bytes(raw)
     one_sentence(lambda: make_config(read_toml(file)))
     one_sentence(lambda: read_cluster(file))
-    one_sentence(lambda: Asked.from_toml(file))
+    one_sentence(lambda: SweepRequest.from_toml(file))
 
 
 JSON = st.recursive(
@@ -247,7 +247,8 @@ def test_what_was_stored(folder: Path, raw: bytes) -> None:
     one_sentence(lambda: open_calibration(run.record))
     one_sentence(lambda: read_validations(run.record))
     one_sentence(lambda: read_events(str(folder), 0))
-    assert run.read() is None
+    one_sentence(run.read)
+    assert run.read_or_none() is None
     loss_curve(run)
     read_timeline(run)
 

@@ -58,6 +58,11 @@ def test_no_hint_is_far_fetched(given_name: str) -> None:
     assert nearest(given_name, OPTIONS) is None
 
 
+def test_another_number_is_no_slip_of_the_pen() -> None:
+    assert nearest("005", ["000", "001", "all"]) is None
+    assert nearest("2026", ["20261118-mlp"]) == "20261118-mlp"
+
+
 @given(NAMES, st.text(min_size=1, max_size=8))
 def test_every_allowed_name_is_listed_in_one_line(names: list[str], text: str) -> None:
     text = text.replace("\n", " ").replace("\r", " ")

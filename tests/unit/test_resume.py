@@ -9,25 +9,24 @@ from typing import Any
 
 import pytest
 
-from manyhands import launch, registry, sync
-from manyhands.checkpoint import checkpoints, newest_sound
+from manyhands import codec, launch, registry, sync
 from manyhands.config import RunConfig
 from manyhands.errors import UserError
 from manyhands.launch.base import Launcher, Observer, Worker
-from manyhands.record import Pulse, RunDir, RunRecord, find_run
+from manyhands.record import Pulse, RunDir, RunRecord
 from manyhands.record.status import own_run
 from manyhands.run import decide
 from manyhands.sync import Sync
-from manyhands.training import Job
+from manyhands.training.checkpoint import checkpoints, newest_sound
+from manyhands.training.job import Job
 
 NAMES = registry.names(sync, Sync)
 VARIANTS = [
     "local-sgd:period=3",
     "parameter-server:servers=3",
     "async-server:servers=2",
-    "compressed:codec=int8",
     "compressed:codec=topk,ratio=0.1",
-    "compressed:codec=powersgd",
+    *(f"compressed:codec={name}" for name in codec.names()),
 ]
 EXACT = [name for name in NAMES if sync.make(name).exact]
 HELD_APART = ["local-sgd", "average-epoch", "average-once", "gossip", "compressed", "compressed:codec=powersgd"]
@@ -48,7 +47,7 @@ def _stop_after(steps: int):  # type: ignore[no-untyped-def]
 
 def _forget_after(out: Path, record: RunRecord, step: int) -> None:
     """Remove the record and the checkpoints after this step, as if the run had been killed there."""
-    run = find_run(out, record.id)
+    run = RunDir.find(out, record.id)
     run.record.unlink()
     for later in checkpoints(run.checkpoints):
         if later.name > f"step-{step:09d}.safetensors":
@@ -56,7 +55,7 @@ def _forget_after(out: Path, record: RunRecord, step: int) -> None:
 
 
 def _lines(out: Path, record: RunRecord) -> list[str]:
-    lines = find_run(out, record.id).steps.read_text().splitlines()
+    lines = RunDir.find(out, record.id).steps.read_text().splitlines()
     return [line.partition(', "ms"')[0] for line in lines]
 
 
@@ -164,9 +163,9 @@ def test_a_run_that_was_stopped_keeps_its_place(train, tmp_path: Path) -> None: 
 
 def test_a_damaged_checkpoint_is_passed_over(train, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     whole = train(epochs=2, exact=True, checkpoint_every=6)
-    *_, before, last = checkpoints(find_run(tmp_path, whole.id).checkpoints)
+    *_, before, last = checkpoints(RunDir.find(tmp_path, whole.id).checkpoints)
     last.write_bytes(last.read_bytes()[:-100])
-    find_run(tmp_path, whole.id).record.unlink()
+    RunDir.find(tmp_path, whole.id).record.unlink()
     resumed = train(resume=whole.id)
     assert f"{resumed.resumed_from:09d}" in before.name
     assert resumed.weights_sha256 == whole.weights_sha256
@@ -197,14 +196,14 @@ def test_nothing_to_resume_is_explained(train, tmp_path: Path) -> None:  # type:
     with pytest.raises(UserError, match="no checkpoint under"):
         train(resume=True)
     run = train(steps=4, checkpoint_every=2)
-    shutil.rmtree(find_run(tmp_path, run.id).checkpoints)
-    find_run(tmp_path, run.id).record.unlink()
+    shutil.rmtree(RunDir.find(tmp_path, run.id).checkpoints)
+    RunDir.find(tmp_path, run.id).record.unlink()
     with pytest.raises(UserError, match="has no checkpoint to resume from: there is none"):
         train(resume=run.id)
     again = train(steps=4, checkpoint_every=2)
-    for path in checkpoints(find_run(tmp_path, again.id).checkpoints):
+    for path in checkpoints(RunDir.find(tmp_path, again.id).checkpoints):
         path.write_bytes(b"")
-    find_run(tmp_path, again.id).record.unlink()
+    RunDir.find(tmp_path, again.id).record.unlink()
     with pytest.raises(UserError, match="all 2 are damaged"):
         train(resume=again.id)
 
@@ -229,7 +228,7 @@ def _contents(run: RunDir) -> dict[str, tuple[int, bytes]]:
 @pytest.mark.parametrize("change", [{}, {"steps": 5}, {"engine": "threads", "workers": 2}])
 def test_a_finished_run_is_left_as_it_is(train, tmp_path: Path, change: dict[str, object]) -> None:  # type: ignore[no-untyped-def]
     record = train(steps=6, checkpoint_every=4, keep=1)
-    run = find_run(tmp_path, record.id)
+    run = RunDir.find(tmp_path, record.id)
     before = _contents(run)
     for which in (True, record.id):
         with pytest.raises(UserError, match="is complete: it has made its 6 steps; raise --epochs or --steps to go on"):
@@ -239,7 +238,7 @@ def test_a_finished_run_is_left_as_it_is(train, tmp_path: Path, change: dict[str
 
 def test_a_run_in_use_is_not_resumed_and_left_as_it_is(train, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     record = train(steps=6, checkpoint_every=4)
-    run = find_run(tmp_path, record.id)
+    run = RunDir.find(tmp_path, record.id)
     with own_run(run):
         before = _contents(run)
         with pytest.raises(UserError, match=f"run '{record.id}' is in use by process {os.getpid()} on .* since 2"):
@@ -252,15 +251,18 @@ def test_settings_that_cannot_be_read_are_passed_over(train, tmp_path: Path, cap
     sound = train(steps=4, checkpoint_every=2)
     for content in (b"not = toml = at all", b"\xff\xfe", b"workers = 2\n"):
         other = train(steps=4, checkpoint_every=2)
-        find_run(tmp_path, other.id).toml.write_bytes(content)
+        RunDir.find(tmp_path, other.id).toml.write_bytes(content)
     assert train(resume=True, steps=6).id == sound.id
     said = capsys.readouterr().err.splitlines()
     assert [line.startswith("manyhands: passing over run '") for line in said] == [True] * 3
+    RunDir.find(tmp_path, sound.id).toml.write_bytes(b"\xff")
+    with pytest.raises(UserError, match="to resume from; those passed over cannot be"):
+        train(resume=True)
 
 
 def test_keep_one_keeps_what_was_just_written_though_newer_ones_are_damaged(train, tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
     record = train(steps=30, checkpoint_every=10, keep=3)
-    run = find_run(tmp_path, record.id)
+    run = RunDir.find(tmp_path, record.id)
     run.record.unlink()
     for path in checkpoints(run.checkpoints)[1:]:
         path.write_bytes(path.read_bytes()[:100])

@@ -157,3 +157,16 @@ def test_a_class_inside_a_function_is_described_too() -> None:
         """Wait for all."""
 
     assert describe(Inner) == [Option("wait", "yes or no", True, "Wait for all.")]
+
+
+def test_an_option_that_overrides_a_base_s_field_stands_where_it_is_written() -> None:
+    @dataclass(kw_only=True)
+    class Base:
+        late: int = field(init=False, default=1)
+        early: int = 2
+
+    @dataclass(kw_only=True)
+    class Derived(Base):
+        late: int = 3
+
+    assert [option.name for option in describe(Derived)] == ["early", "late"]

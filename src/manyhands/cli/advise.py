@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,22 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from manyhands.calibration.engines import check_calibrated
 from manyhands.cli.calibrate import CALIBRATION_OPTION
 from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, check_early, check_names, default_is
 from manyhands.cli.show import meter, people, print_json, results
-from manyhands.cli.tables import Column, print_table
+from manyhands.cli.tables import print_table
 from manyhands.errors import check
-from manyhands.lab.budget import parse_duration
-from manyhands.lab.defaults import check_calibrated
+from manyhands.measurement.budget import parse_duration
 from manyhands.record.advice import AdviceRecord, AdviceRow
-from manyhands.record.texts import NOTHING, duration, figure, percent, with_bounds, workers_name
+from manyhands.record.texts import percent, workers_name
 
 if TYPE_CHECKING:
-    from manyhands.lab.advise import AdvicePulse
+    from manyhands.advice.advise import AdvicePulse
 
 OUT = Path("advice")
-LATER = ("efficiency", "step", "steps", "speed-up")
-"""Columns that a narrow terminal leaves out, the first of them first; then the price and the sync."""
 
 
 def advise(
@@ -96,7 +93,7 @@ def advise(
     check_names(syncs)
     check_calibrated(engines)
     budget_s = parse_duration(budget)
-    from manyhands.lab.advise import advise as find  # torch is slow to import: a bad request is refused before
+    from manyhands.advice.advise import advise as find  # torch is slow to import: a bad request is refused before
 
     with meter() as tell, redirect_stdout(sys.stderr):
         record = find(
@@ -127,13 +124,14 @@ def advise(
 
 def show(record: AdviceRecord, console: Console) -> None:
     """Print the best ways, why they are, what would change that, and what it is based on."""
+    from manyhands.report.tables.advice import best_table
 
     def tell(text: str = "") -> None:
         console.print(text, markup=False, soft_wrap=True)
 
     where = f"on {record.cluster}, from a calibration of {record.machine} ({record.calibrated})"
     tell(f"{Path(record.task).name} to {100 * record.target_accuracy:g} % {where}: predicted, with 90 % intervals\n")
-    _print_ways(console, record)
+    print_table(console, best_table(record), title="")
     for i, row in enumerate(record.best, 1):
         tell(f"\n{i}. {_name(row)}")
         for reason in row.reasons:
@@ -149,28 +147,6 @@ def show(record: AdviceRecord, console: Console) -> None:
         tell(f"  {sentence}")
     for sentence in record.assumed:
         tell(f"  assumed: {sentence}")
-
-
-def _print_ways(console: Console, record: AdviceRecord) -> None:
-    columns: list[tuple[str, Callable[[AdviceRow], str]]] = [
-        ("engine", lambda row: workers_name(row.engine, row.workers)),
-        ("sync", lambda row: row.sync if row.workers > 1 else NOTHING),
-        ("batch", lambda row: f"{row.batch_size:,}"),
-        ("steps", lambda row: with_bounds(row.steps, figure)),
-        ("step", lambda row: with_bounds(row.step_ms, lambda ms: duration(ms / 1e3))),
-        ("time to target", lambda row: with_bounds(row.time_s, duration)),
-        ("speed-up", lambda row: with_bounds(row.speed_up, lambda value: f"{figure(value)}×")),
-        ("efficiency", lambda row: with_bounds(row.efficiency, lambda value: f"{figure(100 * value)} %")),
-    ]
-    if record.currency:
-        columns.append((record.currency, lambda row: with_bounds(row.cost, figure) if row.cost else NOTHING))
-    later = (*LATER, record.currency, "sync")
-    drop = {heading: len(later) - i for i, heading in enumerate(later)}
-    shown = [Column(heading, drop.get(heading, 0), left=heading in ("engine", "sync")) for heading, _ in columns]
-    names = [*(f"{i}." for i in range(1, len(record.best) + 1)), "one worker"]
-    ways = zip(names, [*record.best, record.alone], strict=True)
-    rows = [[name, *(text(row) for _, text in columns)] for name, row in ways]
-    print_table(console, [Column("way", left=True), *shown], rows)
 
 
 def _name(row: AdviceRow) -> str:

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
+from manyhands._version import __version__
 from manyhands.cli.streams import ReaderGone
 from manyhands.config import plain_words
 from manyhands.errors import ManyhandsError, Stopped, TaskFileFailed, UserError, nearest
 from manyhands.launch.environment import outer_world
-from manyhands.launch.rank_state import Known, own_state
-from manyhands.version import __version__
+from manyhands.launch.guard.state import FailureKnown, own_state
 
 # typer carries a click of its own, or uses the one installed; either way this is its error for a bad command line.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -117,7 +117,7 @@ def run() -> int:
         if outer_world() is None:
             raise
         return _say(error, "".join(traceback.format_exception(error)).rstrip(), 1)
-    own_state().known = Known.RANKS
+    own_state().known = FailureKnown.RANKS
     return status if isinstance(status, int) else 0
 
 

@@ -16,7 +16,7 @@ SHORTEST = 12
 """Letters below which nothing is cut off."""
 
 
-class Part(NamedTuple):
+class BarText(NamedTuple):
     """Something to tell beside a bar."""
 
     text: str
@@ -38,7 +38,7 @@ def eta(seconds: float | None) -> str:
     return "ETA –" if seconds is None else f"ETA {clock(max(0.0, seconds))}"
 
 
-def fitting(parts: Sequence[Part], room: int) -> str:
+def fitting(parts: Sequence[BarText], room: int) -> str:
     """Join as many parts as there is room for, in their order; those of 0 in any case."""
     told: dict[int, str] = {i: part.text for i, part in enumerate(parts) if not part.drop}
     for i, part in sorted(enumerate(parts), key=lambda each: each[1].drop):
@@ -53,14 +53,14 @@ def _joined(told: dict[int, str]) -> str:
     return " · ".join(told[i] for i in sorted(told))
 
 
-def _cut(part: Part, room: int) -> str:
+def _cut(part: BarText, room: int) -> str:
     """Cut off whole words, so that no number is mistaken for a shorter one."""
     words = part.text[: max(0, room - 1)].rpartition(" ")[0].rstrip(",;:")
     return f"{words} …" if part.cuts and len(words) >= SHORTEST and len(words) + 2 <= room else ""
 
 
 @final
-class Bars:
+class ProgressBars:
     """Bars below each other; the time left goes on falling while nothing is told."""
 
     def __init__(self, console: Console, *, transient: bool = False) -> None:
@@ -71,14 +71,14 @@ class Bars:
 
     def add(self, name: str) -> TaskID:
         """Begin a bar."""
-        return self.progress.add_task(name, total=None, parts=[Part("starting")], ends=None, label="ETA")
+        return self.progress.add_task(name, total=None, parts=[BarText("starting")], ends=None, label="ETA")
 
     def show(
         self,
         bar: TaskID,
         done: float,
         total: float | None,
-        parts: Sequence[Part],
+        parts: Sequence[BarText],
         *,
         name: str | None = None,
         left_s: float | None = None,
@@ -118,13 +118,13 @@ class _Beside(ProgressColumn):
         return Text(fitting(_parts(task), room - cell_len(_name(task, room)) - 2), no_wrap=True)
 
 
-def _parts(task: Task) -> list[Part]:
+def _parts(task: Task) -> list[BarText]:
     """Return what is told, with the time left behind what must be."""
-    parts: list[Part] = task.fields["parts"]
+    parts: list[BarText] = task.fields["parts"]
     ends: float | None = task.fields["ends"]
     if ends is None:
         return parts
-    left = Part(f"{task.fields['label']} {clock(max(0.0, ends - time.monotonic()))}")
+    left = BarText(f"{task.fields['label']} {clock(max(0.0, ends - time.monotonic()))}")
     must = [part for part in parts if not part.drop]
     return [*must, left, *(part for part in parts if part.drop)]
 

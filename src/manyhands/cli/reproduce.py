@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from manyhands.cli.bars import Bars, Part, eta
+from manyhands.cli.bars import BarText, ProgressBars, eta
 from manyhands.cli.show import people, print_json, results
-from manyhands.cli.tables import Column, print_table
+from manyhands.cli.tables import print_table
 from manyhands.record import write_atomically
 from manyhands.record.papers import ReproducedPaper, ReproducedTable, ReproductionDir, ReproductionRecord
 
 if TYPE_CHECKING:
-    from manyhands.lab.papers.run import Observer, Pulse
-    from manyhands.report.tables import Grid
+    from manyhands.reproduction.run import Observer, ReproductionPulse
 
 OUT = Path("reproductions")
 
@@ -41,7 +40,7 @@ def reproduce(
 
     Example: manyhands reproduce 001 --quick
     """
-    from manyhands.lab.papers.run import reproduce as rebuild  # other commands need none of the lab
+    from manyhands.reproduction.run import reproduce as rebuild  # torch is slow to import
 
     if not paper:
         _list()
@@ -91,26 +90,17 @@ def _show_table(table: ReproducedTable, console: Console) -> None:
     from manyhands.report import papers
 
     _print(console, papers.headline(table), style="italic")
-    for grid in papers.grids(table, console.width if console.is_terminal else 0):
-        _print_grid(console, grid, len(table.headings))
+    for part in papers.tables_of(table, console.width if console.is_terminal else 0):
+        print_table(console, part)
     for line in (*papers.whys(table), *table.notes):
         _print(console, f"· {line}")
     _print(console, "")
 
 
-def _print_grid(console: Console, grid: "Grid", labels: int) -> None:
-    """Print a table, or a part of one that is too wide."""
-    columns = [
-        Column(heading, left=i < labels or heading in ("verdict", "by"), folds=i < labels or heading == "by")
-        for i, heading in enumerate(grid.headings)
-    ]
-    print_table(console, columns, grid.rows)
-
-
 def _list() -> None:
     """List the papers, what each is about, and what is rebuilt of it."""
-    from manyhands.lab.papers import PAPERS, papers_of
-    from manyhands.lab.papers.run import QUICK_REPEATS, REPEATS, about_s, this_machine
+    from manyhands.reproduction.papers import PAPERS, papers_of
+    from manyhands.reproduction.run import QUICK_REPEATS, REPEATS, about_s, this_machine
 
     machine = this_machine()
     for number in PAPERS:
@@ -141,28 +131,28 @@ def _say(sentence: str) -> None:
 @contextmanager
 def _progress() -> "Iterator[Observer]":
     """Draw one bar over all runs on a terminal; elsewhere print a line after every run."""
-    from manyhands.lab.papers.run import Observer
+    from manyhands.reproduction.run import Observer
 
     if not people.is_terminal:
         yield Observer(_print_line, _say)
         return
-    bars = Bars(people)
+    bars = ProgressBars(people)
     with bars.progress:
         bar = bars.add("reproduce")
 
-        def draw(pulse: "Pulse") -> None:
-            parts = [Part(f"run {pulse.done}/{pulse.total}"), Part(_text(pulse), 1, cuts=True)]
+        def draw(pulse: "ReproductionPulse") -> None:
+            parts = [BarText(f"run {pulse.done}/{pulse.total}"), BarText(_text(pulse), 1, cuts=True)]
             bars.show(bar, pulse.done, pulse.total, parts, left_s=pulse.left_s)
 
         yield Observer(draw, _say)
 
 
-def _print_line(pulse: "Pulse") -> None:
+def _print_line(pulse: "ReproductionPulse") -> None:
     if pulse.taken is not None:
         _say(f"{pulse.done}/{pulse.total} · {_text(pulse)} · {eta(pulse.left_s)}")
 
 
-def _text(pulse: "Pulse") -> str:
+def _text(pulse: "ReproductionPulse") -> str:
     """Say which run goes on, and what became of it."""
     name = pulse.setting.name
     if pulse.taken is None:

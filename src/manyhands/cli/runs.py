@@ -1,7 +1,6 @@
 """`manyhands runs`: list, show, compare and delete stored runs."""
 
 import shutil
-from datetime import datetime
 from json import dumps
 from pathlib import Path
 from typing import Annotated
@@ -9,13 +8,14 @@ from typing import Annotated
 import typer
 
 from manyhands.cli.options import JSON_OPTION, OUT_OPTION
-from manyhands.cli.show import name_of, print_json, print_runs, results
+from manyhands.cli.show import print_json, results
 from manyhands.cli.stored_run import print_record
-from manyhands.cli.tables import Column, print_table
-from manyhands.record import RunDir, find_run, list_runs
+from manyhands.cli.tables import print_table
+from manyhands.record import RunDir
 from manyhands.record.owner import own
 from manyhands.record.status import record_of, status_of
-from manyhands.record.texts import NOTHING, count, percent, rate
+from manyhands.record.texts import count
+from manyhands.report.tables.runs import compared_table, list_table
 
 app = typer.Typer(
     help="List, show, compare and delete stored runs.\n\nExample: manyhands runs compare serial mpi2",
@@ -35,22 +35,17 @@ def default(context: typer.Context, out: OUT_OPTION = Path("runs")) -> None:
 @app.command("list")
 def show_list(out: OUT_OPTION = Path("runs"), json: JSON_OPTION = False) -> None:
     """List the stored runs, oldest first."""
-    runs = list_runs(out)
+    runs = RunDir.all_in(out)
     if json:
-        records = [r.model_dump_json() for run in runs if (r := run.read())]
-        others = [(run.path.name, *status_of(run)) for run in runs if not run.read()]
+        records = [r.model_dump_json() for run in runs if (r := run.read_or_none())]
+        others = [(run.path.name, *status_of(run)) for run in runs if not run.read_or_none()]
         unfinished = dumps([dict(zip(("id", "status", "says"), other, strict=True)) for other in others])
         print_json(f'{{"runs": [{", ".join(records)}], "unfinished": {unfinished}}}')
         return
     if not runs:
         results.print(f"no runs under '{out}' yet; try: manyhands train mlp", markup=False)
         return
-    columns = [
-        *(Column("id", left=True), Column("date", 7, left=True), Column("task", 6, left=True)),
-        *(Column("status", left=True), Column("workers", 4, left=True), Column("sync", 5, left=True)),
-        *(Column("steps", 2), Column("accuracy"), Column("samples/s", 1)),
-    ]
-    print_table(results, columns, [_row(run) for run in runs])
+    print_table(results, list_table(runs))
     if crossvals := len([*out.glob("*/crossval.json"), *out.glob("*/table.json")]):
         results.print(f"not listed: {count(crossvals, 'cross-validation')} in '{out}'", markup=False)
 
@@ -58,12 +53,12 @@ def show_list(out: OUT_OPTION = Path("runs"), json: JSON_OPTION = False) -> None
 @app.command("show")
 def show(run: RUN_ARGUMENT = "last", out: OUT_OPTION = Path("runs"), json: JSON_OPTION = False) -> None:
     """Show one run's record. Example: manyhands runs show last --json"""
-    record = record_of(find_run(out, run))
+    record = record_of(RunDir.find(out, run))
     if json:
         print_json(record.model_dump_json())
         return
     print_record(results, record)
-    results.print(f"\nrun again: manyhands train --config {find_run(out, run).toml}", markup=False)
+    results.print(f"\nrun again: manyhands train --config {RunDir.find(out, run).toml}", markup=False)
 
 
 @app.command("compare")
@@ -72,8 +67,8 @@ def compare(
     out: OUT_OPTION = Path("runs"),
 ) -> None:
     """Put runs side by side. Example: manyhands runs compare 0815-mlp-serial 0816-mlp-mpi2"""
-    records = [record_of(find_run(out, run)) for run in runs]
-    print_runs(results, records, baseline=records[0], ids=True)
+    records = [record_of(RunDir.find(out, run)) for run in runs]
+    print_table(results, compared_table(records, baseline=records[0], ids=True))
     same = len({r.weights_sha256 for r in records}) == 1
     threads = sorted({r.blas_threads for r in records})
     why = f"; matrix products used {' and '.join(map(str, threads))} threads" if len(threads) > 1 else ""
@@ -87,35 +82,9 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete runs with their checkpoints. Example: manyhands runs delete last"""
-    found = [find_run(out, run) for run in runs]
+    found = [RunDir.find(out, run) for run in runs]
     for run in found:
         if yes or typer.confirm(f"delete {run.path}?"):
             with own(run.path, f"run '{run.path.name}'"):
                 shutil.rmtree(run.path)
             results.print(f"deleted {run.path}", markup=False)
-
-
-def _row(run: RunDir) -> list[str]:
-    record, status = run.read(), status_of(run).word
-    if record is None:
-        return [run.path.name, _date(run), NOTHING, status, *[NOTHING] * 5]
-    return [
-        record.id,
-        _date(run),
-        Path(record.task).name,
-        status,
-        name_of(record),
-        record.sync,
-        f"{record.steps:,}",
-        percent(100 * record.test_accuracy, 2),
-        rate(record.samples_per_s),
-    ]
-
-
-def _date(run: RunDir) -> str:
-    """Return when a run began, as its id says; of one with a name of its own, when its settings were written."""
-    try:
-        moment = datetime.strptime(run.path.name[:15], "%Y%m%d-%H%M%S")
-    except ValueError:
-        moment = datetime.fromtimestamp(run.toml.stat().st_mtime)
-    return f"{moment:%Y-%m-%d %H:%M}"

@@ -11,23 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from manyhands import facts
-from manyhands.cli.bars import Bars, Part, eta
+from manyhands.cli.bars import BarText, ProgressBars, eta
 from manyhands.cli.options import JSON_OPTION, check_early, check_names, config_options, default_is
 from manyhands.cli.show import people, print_json, results
-from manyhands.cli.tables import Column, print_table
+from manyhands.cli.tables import print_table
 from manyhands.errors import check
-from manyhands.lab.defaults import BUDGET, SET_BY_SWEEP, THREADS, check_kind
+from manyhands.machine import facts
 from manyhands.record import Cell, SweepDir, SweepRecord
 from manyhands.record.texts import cell_name, rate
+from manyhands.scaling.defaults import BUDGET, SET_BY_SWEEP, THREADS, check_kind
 
 if TYPE_CHECKING:
-    from manyhands.lab.sweep_observer import SweepObserver, SweepPulse
-    from manyhands.report.tables import Grid
+    from manyhands.scaling.observer import SweepObserver, SweepPulse
 
 OUT = Path("scales")
-DROPPED_FIRST = ("PI", "sent/step", "accuracy", "best workers", "serial", "fit error", "wait", "efficiency")
-"""Columns that a narrow terminal leaves out, the first of them first."""
 
 
 def _option(text: str, default: str = "") -> Any:
@@ -95,7 +92,7 @@ def scale(
     check(bool(task), f"which task? for example: manyhands scale {kind} mlp")
     check_early(task, options)
     check_names(syncs, engines)
-    from manyhands.lab.sweep import sweep  # torch is slow to import: a bad request is refused before
+    from manyhands.scaling.sweep import sweep  # torch is slow to import: a bad request is refused before
 
     asked = {
         "workers": workers,
@@ -138,34 +135,30 @@ def scale(
 
 def show(record: SweepRecord, console: Console) -> None:
     """Print what was measured: how fast, where the time went, the laws fitted, and the explanation in words."""
-    from manyhands.report import tables, words
+    from manyhands.report import words
+    from manyhands.report.tables import sweeps
 
     if not record.measures:
         return
     console.print(words.headline(record), markup=False, soft_wrap=True)
     console.print(words.circumstances(record), markup=False, soft_wrap=True)
-    for title, columns in (("how fast", tables.SPEED), ("where a step's time goes", tables.SPLIT)):
-        _print_table(console, tables.scaling_table(record, columns), title)
-    for note in tables.notes(record):
+    for table in sweeps.scaling_tables(record, sweeps.ON_TERMINAL):
+        console.print()
+        print_table(console, table)
+    for note in sweeps.notes(record):
         console.print(note, markup=False, soft_wrap=True)
     if record.fits:
-        _print_table(console, tables.fits_table(record), "laws of scaling, fitted")
+        console.print()
+        print_table(console, sweeps.fits_table(record), "laws of scaling, fitted")
     console.print()
     for line in words.explanation(record):
         console.print(line, markup=False, soft_wrap=True)
 
 
-def _print_table(console: Console, grid: "Grid", title: str) -> None:
-    order = {heading: len(DROPPED_FIRST) - i for i, heading in enumerate(DROPPED_FIRST)}
-    columns = [Column(text, order.get(text, 0), left=text in ("run", "law")) for text in grid.headings]
-    console.print()
-    print_table(console, columns, grid.rows, title)
-
-
 def _draw(sweep: SweepDir) -> None:
-    from manyhands import report
+    from manyhands.report import files
 
-    beside = ", ".join(path.name for path in report.write(sweep) if path != sweep.report)
+    beside = ", ".join(path.name for path in files.write(sweep) if path != sweep.report)
     _say(f"report: {sweep.report} (open it in a browser; beside it: {beside})")
 
 
@@ -182,17 +175,17 @@ def _resume_command(record: SweepRecord, task: str, folder: SweepDir) -> str:
 @contextmanager
 def _progress() -> "Iterator[SweepObserver]":
     """Draw one bar over the whole sweep on a terminal; elsewhere print a line after every run."""
-    from manyhands.lab.sweep_observer import SweepObserver
+    from manyhands.scaling.observer import SweepObserver
 
     if not people.is_terminal:
         yield SweepObserver(_print_line, _say)
         return
-    bars = Bars(people)
+    bars = ProgressBars(people)
     with bars.progress:
         bar = bars.add("starting")
 
         def draw(pulse: "SweepPulse") -> None:
-            parts = [Part(f"run {pulse.done}/{pulse.total}"), Part(_rest(pulse), 1, cuts=True)]
+            parts = [BarText(f"run {pulse.done}/{pulse.total}"), BarText(_rest(pulse), 1, cuts=True)]
             bars.show(
                 bar,
                 pulse.done,

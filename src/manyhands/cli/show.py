@@ -1,22 +1,21 @@
-"""What people see, on stderr: progress and the tables of runs; and what goes to stdout."""
+"""What people see of a command's progress, on stderr; and what goes to stdout."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, final
 
 from rich.console import Console
 
-from manyhands.cli.bars import Bars, Part, clock, eta
-from manyhands.cli.tables import Column, print_table
-from manyhands.record.texts import duration, fixed, percent, rate, share, times, workers_name
-from manyhands.watch import Observer, ignore
+from manyhands.cli.bars import BarText, ProgressBars, clock, eta
+from manyhands.record.texts import duration, fixed, percent, rate, share
+from manyhands.training.watch import Observer, ignore
 
 if TYPE_CHECKING:
-    from manyhands.record import Pulse, RunRecord
+    from manyhands.record import Pulse
 
 people = Console(stderr=True, highlight=False)
 """Where people look."""
@@ -41,7 +40,7 @@ def progress(label: str, *, visible: bool = True) -> Iterator[Observer]:
     if not visible:
         yield ignore
     elif people.is_terminal:
-        bars = Bars(people)
+        bars = ProgressBars(people)
         with bars.progress:
             bar = bars.add(label)
             yield lambda p: bars.show(bar, p.step, p.steps, pulse_parts(p), left_s=left_s(p))
@@ -70,17 +69,17 @@ def left_s(p: Pulse) -> float | None:
     return p.eta_s if p.samples_per_s > 0 else None
 
 
-def pulse_parts(p: Pulse) -> list[Part]:
+def pulse_parts(p: Pulse) -> list[BarText]:
     """Say how a run is doing, what matters most first."""
     busy = p.compute_s + p.comm_s + p.wait_s
     split = (("compute", p.compute_s), ("comm", p.comm_s), ("wait", p.wait_s))
     parts = [
-        Part(f"step {p.step:,}/{p.steps:,} {share(p.step, p.steps, 0)}"),
-        Part(f"train loss {fixed(p.loss, 4)}", 1),
-        Part("" if p.accuracy is None else f"accuracy {percent(100 * p.accuracy, 2)}", 2),
-        Part(f"{rate(p.samples_per_s)} samples/s" if p.samples_per_s > 0 else "", 3),
-        Part(f"epoch {p.epoch}/{p.epochs}", 5),
-        Part(" ".join(f"{name} {share(s, busy, 0)}" for name, s in split) if busy > 0 else "", 4),
+        BarText(f"step {p.step:,}/{p.steps:,} {share(p.step, p.steps, 0)}"),
+        BarText(f"train loss {fixed(p.loss, 4)}", 1),
+        BarText("" if p.accuracy is None else f"accuracy {percent(100 * p.accuracy, 2)}", 2),
+        BarText(f"{rate(p.samples_per_s)} samples/s" if p.samples_per_s > 0 else "", 3),
+        BarText(f"epoch {p.epoch}/{p.epochs}", 5),
+        BarText(" ".join(f"{name} {share(s, busy, 0)}" for name, s in split) if busy > 0 else "", 4),
     ]
     return [part for part in parts if part.text]
 
@@ -103,7 +102,7 @@ def meter() -> Iterator[Tell]:
     if not people.is_terminal:
         yield _Said()
         return
-    bars, begun_s = Bars(people, transient=True), time.monotonic()
+    bars, begun_s = ProgressBars(people, transient=True), time.monotonic()
     with bars.progress:
         bar, before, since_s = bars.add("starting"), "", begun_s
 
@@ -121,9 +120,9 @@ def meter() -> Iterator[Tell]:
             if phase != before:  # one phase tells nothing about how long the next takes
                 before, since_s = phase, moment_s
             parts = [
-                *([Part(share(done, total, 0))] if total else []),
-                Part(now, 1, cuts=True),
-                Part(f"elapsed {clock(moment_s - begun_s)}", 2),
+                *([BarText(share(done, total, 0))] if total else []),
+                BarText(now, 1, cuts=True),
+                BarText(f"elapsed {clock(moment_s - begun_s)}", 2),
             ]
             whole_s = (moment_s - since_s) / done * (total - done) if total and done > 0 else None
             label = "ETA" if one_s is None else "ETA of this one"
@@ -150,75 +149,3 @@ class _Said:
             far = f"{100 * done / total:3.0f} % " if total else ""
             left = f", about {duration(round(one_s))} left for it" if one_s and one_s > LONG_S else ""
             people.print(f"{far}{now}{left}", markup=False, soft_wrap=True)
-
-
-def print_side_by_side(console: Console, records: Sequence[RunRecord]) -> None:
-    """Print the table of runs that should have given the same answer."""
-    columns = [
-        Column("run", left=True),
-        Column("steps", 1),
-        Column("train loss"),
-        Column("test loss"),
-        Column("accuracy"),
-        Column("weights", left=True),
-    ]
-    rows = [
-        [
-            name_of(r),
-            f"{r.steps:,}",
-            fixed(_train_loss(r), 7),
-            fixed(r.test_loss, 7),
-            percent(100 * r.test_accuracy, 2),
-            r.weights_sha256[:12],
-        ]
-        for r in records
-    ]
-    print_table(console, columns, rows)
-
-
-def name_of(record: RunRecord) -> str:
-    """Say engine and workers in short: `mpi ×2`, `hybrid 2×2`."""
-    return workers_name(record.engine, record.workers, record.threads)
-
-
-def print_runs(
-    console: Console,
-    records: Sequence[RunRecord],
-    *,
-    baseline: RunRecord | None = None,
-    ids: bool = False,
-    title: str = "",
-) -> None:
-    """Print the table of some runs; with a baseline, their speed-up over it."""
-    columns = [
-        Column("run", left=True),
-        *([Column("id", 9, left=True)] if ids else []),
-        Column("samples/s"),
-        *([Column("speed-up")] if baseline else []),
-        Column("train loss", 4),
-        Column("test loss", 3),
-        Column("accuracy"),
-        *(Column(part, drop) for part, drop in (("compute", 7), ("comm", 6), ("wait", 5))),
-        Column("total", 2),
-    ]
-    print_table(console, columns, [_run_cells(r, baseline, ids=ids) for r in records], title)
-
-
-def _run_cells(r: RunRecord, baseline: RunRecord | None, *, ids: bool) -> list[str]:
-    busy = r.compute_s + r.comm_s + r.wait_s
-    timed = baseline is not None and baseline.samples_per_s and r.samples_per_s
-    return [
-        name_of(r),
-        *([r.id] if ids else []),
-        rate(r.samples_per_s),
-        *([times(r.samples_per_s / baseline.samples_per_s if timed else None)] if baseline else []),
-        fixed(_train_loss(r), 4),
-        fixed(r.test_loss, 4),
-        percent(100 * r.test_accuracy, 2),
-        *(share(s, busy) for s in (r.compute_s, r.comm_s, r.wait_s)),
-        duration(r.total_s),
-    ]
-
-
-def _train_loss(r: RunRecord) -> float | None:
-    return r.train_loss[-1] if r.train_loss else None

@@ -7,38 +7,35 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
+from manyhands.calibration.engines import check_calibrated
 from manyhands.cli.calibrate import CALIBRATION_OPTION
 from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, check_early, check_names, config_options, default_is
 from manyhands.cli.show import LONG_S, Tell, meter, people, print_json, results
-from manyhands.cli.simulate_train import LATER, trained_columns, trained_sentences, trained_title
-from manyhands.cli.tables import Column, print_table
+from manyhands.cli.tables import print_table
 from manyhands.config import RunConfig
 from manyhands.errors import check
-from manyhands.lab.defaults import check_calibrated
-from manyhands.record.simulation import Estimate, SimulationRecord, SimulationRow
-from manyhands.record.texts import NOTHING, duration, figure, percent, share, with_bounds
+from manyhands.record.simulation import SimulationRecord, SimulationRow
+from manyhands.record.texts import duration, factor, milliseconds, percent, with_bounds
+from manyhands.record.virtual import Method
 
 if TYPE_CHECKING:
-    from manyhands.lab.simulate import SimulationPulse
+    from manyhands.simulation.simulate import SimulationPulse
 
 OUT = Path("simulations")
 MOST_SHOWN = 60
 """Rows of a table; of more, some are shown."""
-BY_FORMULA = "*"
 OF_TRAINING = frozenset({"epochs", "lr", "warmup", "lr_decay"})
 """Settings of a run that --train takes."""
-
-WORDS = ("sync", "computed")
-"""Columns that hold no figures."""
-
-Row = TypeVar("Row")
-Named = tuple[str, Callable[[Row], str]]
-"""A column: its heading, and what stands in it for a row."""
+HOW: dict[Method, str] = {
+    "one-worker": "one worker on the whole batches, whose answer is that of many",
+    "stacked": "all replicas, batched",
+    "one-by-one": "all replicas, one by one",
+}
 
 
 def _option(text: str, default: str = "", *names: str) -> Any:
@@ -114,7 +111,9 @@ def simulate(
     check_early(task, options)
     check_names(syncs)
     check_calibrated(engine)
-    from manyhands.lab.simulate import simulate as predict  # torch is slow to import: a bad request is refused before
+    from manyhands.simulation.simulate import (
+        simulate as predict,  # torch is slow to import: a bad request is refused before
+    )
 
     gc.freeze()  # what is imported stays; to look through it again and again takes a second where rows are very many
     with meter() as tell, redirect_stdout(sys.stderr):
@@ -150,20 +149,28 @@ def simulate(
 
 def show(record: SimulationRecord, console: Console) -> None:
     """Print what is predicted: how fast, where a step's time goes, and what is best."""
+    from manyhands.report.simulation_figures import some
+    from manyhands.report.tables.simulations import speed_table, split_table, trained_table
+
     name = Path(record.task).name
     about = f"{name} ({record.parameters:,} parameters, {record.samples:,} samples) on {record.cluster}"
     console.print(f"{about}, engine {record.engine}: predicted, with 90 % intervals", markup=False, soft_wrap=True)
     source = f"from a calibration of {record.machine} ({record.calibrated})"
     console.print(source, markup=False, soft_wrap=True)
-    alone = f"one worker alone: {_ms(record.alone_ms)} a step, batch {record.alone_batch:,}"
+    step = with_bounds(record.alone_ms, milliseconds)
+    alone = f"one worker alone: {step} a step, batch {record.alone_batch:,}"
     console.print(alone, markup=False, soft_wrap=True)
     if not record.rows:
         return
-    shown = _some(record.rows)
-    _print(console, "how fast", _speed(record), shown, (*SPEED_LATER, _cost_heading(record)))
-    _print(console, "where a step's time goes", _parts(record), shown)
+    shown = some(record.rows, MOST_SHOWN)
+    for table, title in (
+        (speed_table(record, shown), "how fast"),
+        (split_table(record, shown), "where a step's time goes"),
+    ):
+        console.print()
+        print_table(console, table, title)
     if any(row.method == "closed form" for row in shown):
-        console.print(f"{BY_FORMULA} by closed form, not by following events", markup=False, soft_wrap=True)
+        console.print("* by closed form, not by following events", markup=False, soft_wrap=True)
     if len(shown) < len(record.rows):
         left = len(record.rows) - len(shown)
         console.print(f"{left:,} rows are left out here; simulation.json has them", markup=False, soft_wrap=True)
@@ -171,74 +178,11 @@ def show(record: SimulationRecord, console: Console) -> None:
     for sentence in _best(record.rows):
         console.print(sentence, markup=False, soft_wrap=True)
     if record.trained:
-        _print(console, trained_title(record), trained_columns(record), record.trained, (*LATER, record.currency))
         console.print()
-    for sentence in trained_sentences(record):
+        print_table(console, trained_table(record))
+        console.print()
+    for sentence in _trained_sentences(record):
         console.print(sentence, markup=False, soft_wrap=True)
-
-
-SPEED_LATER = ("ranks", "batch", "failures", "epoch", "efficiency")
-"""Columns that a narrow terminal leaves out, the first of them first; then what an epoch costs."""
-
-
-def _cost_heading(record: SimulationRecord) -> str:
-    return f"{record.currency} an epoch"
-
-
-def _speed(record: SimulationRecord) -> "list[Named[SimulationRow]]":
-    several = len({row.sync for row in record.rows}) > 1
-    columns: list[Named[SimulationRow]] = [(record.by, _number)]
-    if record.by == "workers" and any(1 < row.nodes != row.workers for row in record.rows):
-        columns.append(("nodes", lambda row: f"{row.nodes:,}"))
-    if any(row.workers != row.number or row.servers for row in record.rows):
-        columns.append(("ranks", _ranks))
-    columns += [("sync", lambda row: row.sync)] if several else []
-    columns += [
-        ("batch", lambda row: f"{row.batch_size:,}"),
-        ("step", lambda row: _ms(row.step_ms)),
-        ("epoch", lambda row: with_bounds(row.epoch_s, duration)),
-        ("speed-up", lambda row: with_bounds(row.speed_up, lambda value: f"{figure(value)}×")),
-        ("efficiency", lambda row: with_bounds(row.efficiency, lambda value: f"{figure(100 * value)} %")),
-    ]
-    if record.currency:
-        columns.append((_cost_heading(record), _cost))
-    if any(row.failures for row in record.rows):
-        columns.append(("failures", lambda row: figure(row.failures)))
-    return columns
-
-
-def _parts(record: SimulationRecord) -> "list[Named[SimulationRow]]":
-    return [
-        (record.by, _number),
-        ("sync", lambda row: row.sync),
-        ("compute", lambda row: share(row.compute_ms, row.step_ms.value)),
-        ("update", lambda row: share(row.serial_ms, row.step_ms.value)),
-        ("comm", lambda row: share(row.comm_ms, row.step_ms.value)),
-        ("wait", lambda row: share(row.wait_ms, row.step_ms.value)),
-    ]
-
-
-def _cost(row: SimulationRow) -> str:
-    return with_bounds(row.cost, figure) if row.cost else NOTHING
-
-
-def _number(row: SimulationRow) -> str:
-    return f"{row.number:,}{BY_FORMULA if row.method == 'closed form' else ''}"
-
-
-def _ranks(row: SimulationRow) -> str:
-    return f"{row.workers:,}+{row.servers}" if row.servers else f"{row.workers:,}"
-
-
-def _ms(value: Estimate) -> str:
-    return with_bounds(value, lambda ms: duration(ms / 1e3))
-
-
-def _some(rows: Sequence[SimulationRow]) -> list[SimulationRow]:
-    """Return some of very many rows, evenly spread, the first and the last among them."""
-    if len(rows) <= MOST_SHOWN:
-        return list(rows)
-    return [rows[round(i * (len(rows) - 1) / (MOST_SHOWN - 1))] for i in range(MOST_SHOWN)]
 
 
 def _best(rows: Sequence[SimulationRow]) -> Iterator[str]:
@@ -248,21 +192,30 @@ def _best(rows: Sequence[SimulationRow]) -> Iterator[str]:
         best = max(own, key=lambda row: row.speed_up.value)
         if len(own) > 1:
             more = "" if best is not own[-1] else ", the most that was asked for"
-            speed_up = with_bounds(best.speed_up, lambda value: f"{figure(value)}×")
+            speed_up = with_bounds(best.speed_up, factor)
             if best.speed_up.value < 1:
                 yield f"{spec} is never faster than one worker; the nearest is {best.many}: {speed_up}"
             else:
                 yield f"{spec} is fastest on {best.many}{more}: {speed_up}"
 
 
-def _print(
-    console: Console, title: str, named: Sequence[Named[Row]], rows: Sequence[Row], later: Sequence[str] = ()
-) -> None:
-    """Print a table; a narrow terminal leaves `later` out, the first of them first."""
-    drop = {heading: len(later) - i for i, heading in enumerate(later)}
-    columns = [Column(heading, drop.get(heading, 0), left=heading in WORDS) for heading, _ in named]
-    console.print()
-    print_table(console, columns, [[text(row) for _, text in named] for row in rows], title)
+def _trained_sentences(record: SimulationRecord) -> Iterator[str]:
+    """Say how it was computed, what the times are, and who was first."""
+    for method in HOW:
+        if any(row.method == method for row in record.trained):
+            yield f"{method}: {HOW[method]}"
+    goal = f"{100 * (record.target_accuracy or 0):g} %"
+    if record.target_accuracy is not None:
+        yield f"times to {goal} are those of the first evaluation that shows it; evaluations take no time"
+    for name, why in record.failed.items():
+        yield f"{name} failed: {why}"
+    times = [(row.target_s, row) for row in record.trained if row.target_s is not None]
+    if times:
+        time_s, first = min(times, key=lambda each: each[0].value)
+        yield f"{goal} is reached first by {first.sync} on {first.many}: {with_bounds(time_s, duration)}"
+    elif record.target_accuracy is not None and record.trained:
+        best = max(max(point.accuracy for point in row.points) for row in record.trained)
+        yield f"{goal} is reached by none; the best is {percent(100 * best, 2)}: try more --epochs or another --lr"
 
 
 def _say(sentence: str) -> None:

@@ -3,10 +3,10 @@
 from rich.console import Console
 from rich.text import Text
 
-from manyhands.cli.show import name_of
-from manyhands.cli.tables import Column, print_facts, print_table
-from manyhands.record import RankRecord, RunRecord
-from manyhands.record.texts import NOTHING, count, duration, fixed, num_bytes, percent, plain, rate, share
+from manyhands.cli.tables import print_facts, print_table
+from manyhands.record import RunRecord
+from manyhands.record.texts import NOTHING, count, duration, fixed, num_bytes, percent, rate, share, workers_name
+from manyhands.report.tables.runs import ranks_table
 
 
 def print_record(console: Console, record: RunRecord) -> None:
@@ -24,7 +24,7 @@ def print_record(console: Console, record: RunRecord) -> None:
         console.print(Text(f"\n{title}", "italic"), soft_wrap=True)
         print_facts(console, {f"  {name}": text for name, text in facts.items()}, width)
     console.print()
-    _print_ranks(console, record.ranks)
+    print_table(console, ranks_table([record]), "every rank's time in training, and its memory")
 
 
 def _result(r: RunRecord) -> dict[str, str]:
@@ -80,7 +80,7 @@ def _settings(r: RunRecord) -> dict[str, str]:
     ]
     return {
         "task": r.task,
-        "workers": f"{name_of(r)}, {r.sync}",
+        "workers": f"{workers_name(r.engine, r.workers, r.threads)}, {r.sync}",
         "batch size": f"{r.batch_size:,}",
         "learning rate": f"{config.lr:g}",
         "seed": str(r.seed),
@@ -100,30 +100,3 @@ def _machine(r: RunRecord) -> dict[str, str]:
         "GPUs": gpus,
         "versions": ", ".join(f"{name} {version}" for name, version in r.versions.items()),
     }
-
-
-def _times(rank: RankRecord) -> list[str]:
-    """Write where a rank's time went; nothing where none passed, as on virtual clocks that stand still."""
-    passed = rank.compute_s + rank.comm_s + rank.wait_s > 0
-    parts = (rank.compute_s, rank.serial_s, rank.comm_s, rank.wait_s)
-    return [duration(seconds if passed else None) for seconds in parts]
-
-
-def _print_ranks(console: Console, ranks: list[RankRecord]) -> None:
-    columns = [
-        *(Column("rank"), Column("role", 2, left=True), Column("host", 3, left=True)),
-        *(Column("compute"), Column("of it serial", 1), Column("comm"), Column("wait"), Column("memory", 1)),
-        *([Column("notes", left=True, folds=True)] if any(rank.notes for rank in ranks) else []),
-    ]
-    rows = [
-        [
-            str(rank.rank),
-            rank.role,
-            rank.host,
-            *_times(rank),
-            num_bytes(rank.max_rss_bytes),
-            ", ".join(f"{name} {plain(value)}" for name, value in rank.notes.items()),
-        ][: len(columns)]
-        for rank in ranks
-    ]
-    print_table(console, columns, rows, "every rank's time in training, and its memory")

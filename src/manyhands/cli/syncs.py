@@ -11,9 +11,10 @@ import typer
 from manyhands import launch, spec
 from manyhands.cli.options import JSON_OPTION
 from manyhands.cli.show import print_json, results
-from manyhands.cli.tables import Column, print_facts, print_table
+from manyhands.cli.tables import print_facts, print_table
 from manyhands.errors import check
-from manyhands.names import check_sync
+from manyhands.registry import check_sync
+from manyhands.report.tables.table import Column, tabulate
 
 HEAD = "<!-- Made by `manyhands syncs --markdown > docs/syncs.md`; change docstrings, not this file. -->"
 
@@ -56,7 +57,7 @@ def syncs(
     elif name:
         _show(entries[0])
     else:
-        _print_entries(entries)
+        print_table(results, tabulate(COLUMNS, entries))
         results.print("an example of one: manyhands syncs NAME", markup=False)
 
 
@@ -75,7 +76,7 @@ def describe(name: str) -> Entry:
 
     cls = registry.find(sync, Sync, name, "sync")  # type: ignore[type-abstract]
     made = sync.make(name)
-    options = spec.describe(cls)
+    options = cls.describe_options()
     engines = [engine for engine in launch.names() if made.requires <= launch.make(engine).features]
     return Entry(
         name=name,
@@ -108,22 +109,28 @@ def _row(e: Entry) -> list[str]:
     return [f"`{e.name}`", e.does, "<br>".join(options), equal, servers, ", ".join(e.needs), ", ".join(e.engines)]
 
 
-def _print_entries(entries: list[Entry]) -> None:
-    columns = [
-        Column("sync", left=True),
-        Column("what it does, and its options", left=True, folds=True),
-        Column("equals\nserial", left=True),
-        Column("needs", 2, left=True, folds=True),
-        Column("engines", 1, left=True, folds=True),
-    ]
-    rows = []
-    for e in entries:
-        options = [f"{o['name']}={_text(o['default'])}: {o['help']}" for o in e.options]
-        servers = [f"{e.servers} server rank{'s' if e.servers > 1 else ''}"] if e.servers else []
-        engines = "all" if e.engines == launch.names() else ", ".join(e.engines)
-        equal, needs = "yes" if e.equals_serial else "no", ", ".join([*servers, *e.needs]) or "–"
-        rows.append([e.name, "\n".join([e.does, *options, ""]), equal, needs, engines])
-    print_table(results, columns, rows)
+def _does_and_options(e: Entry) -> str:
+    return "\n".join([e.does, *(f"{o['name']}={_text(o['default'])}: {o['help']}" for o in e.options), ""])
+
+
+def _needs(e: Entry) -> str:
+    servers = [f"{e.servers} server rank{'s' if e.servers > 1 else ''}"] if e.servers else []
+    return ", ".join([*servers, *e.needs]) or "–"
+
+
+COLUMNS: tuple[Column[Entry], ...] = (
+    Column("sync", lambda e: e.name, left=True),
+    Column("what it does, and its options", _does_and_options, left=True, folds=True),
+    Column("equals\nserial", lambda e: "yes" if e.equals_serial else "no", left=True),
+    Column("needs", _needs, drop=2, left=True, folds=True),
+    Column(
+        "engines",
+        lambda e: "all" if e.engines == launch.names() else ", ".join(e.engines),
+        drop=1,
+        left=True,
+        folds=True,
+    ),
+)
 
 
 def _show(e: Entry) -> None:

@@ -1,13 +1,15 @@
-"""Tables for people, of all commands: a terminal gets what fits and no figure cut; a pipe gets everything."""
+"""Print tables for people: a terminal gets what fits and no figure cut; a pipe gets everything."""
 
 import re
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
+
+from manyhands.report.tables.table import Column, Table, one_line
 
 GAP = 1
 """Blanks between two columns."""
@@ -18,31 +20,21 @@ UNIT = re.compile(r"(?<=\d) (?=(?:%|[µm]?s\b|min\b|[kMGT]?B\b))")
 """The blank between a number and its unit, at which no line is folded."""
 NO_BREAK = "\u00a0"
 
-Cell = str | Text
 
-
-@dataclass(frozen=True)
-class Column:
-    """One column of a table."""
-
-    heading: str
-    drop: int = 0
-    """Where there is no room, columns of a smaller number come first; those of 0 are never left out."""
-    left: bool = False
-    """Whether it is set to the left, as words are; figures are set to the right."""
-    folds: bool = False
-    """Whether its texts are sentences, which a terminal may fold into several lines."""
-
-
-def print_table(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[Cell]], title: str = "") -> None:
+def print_table(
+    console: Console, table: Table, title: str | None = None, styled: Mapping[str, Text] | None = None
+) -> None:
     """Print a table: whole in a pipe, else as wide as the terminal, with a note on the columns left out.
+
+    Above it stands `title`, or else the table's caption; `styled` has the texts of cells that have a style.
 
     One record that does not fit is written as lines instead, and so are many of which not even the columns fit that
     are never left out.
     """
-    if title:
-        _print(console, Text(title, "italic"))
-    lines = [[_text(cell) for cell in row] for row in rows]
+    columns = table.columns
+    if title or (title is None and table.caption):
+        _print(console, Text(title or table.caption, "italic"))
+    lines = [[(styled or {}).get(cell) or Text(cell) for cell in row] for row in table.rows]
     if not console.is_terminal:
         _print_columns(console, columns, lines, [_width(column, i, lines) for i, column in enumerate(columns)])
         return
@@ -52,7 +44,7 @@ def print_table(console: Console, columns: Sequence[Column], rows: Sequence[Sequ
         return
     shown, cells = [columns[i] for i in kept], [[row[i] for i in kept] for row in lines]
     _print_columns(console, shown, cells, _fitted(shown, cells, console.width))
-    left_out = [_one_line(column.heading) for i, column in enumerate(columns) if i not in kept]
+    left_out = [one_line(column.heading) for i, column in enumerate(columns) if i not in kept]
     if left_out:
         _print(console, Text(f"no room for: {', '.join(left_out)}; {_elsewhere(console)}"))
 
@@ -62,7 +54,7 @@ def _elsewhere(console: Console) -> str:
     return f"a wider terminal or {'--json' if console.stderr else 'a pipe (| cat)'} has all"
 
 
-def _kept(columns: Sequence[Column], rows: Sequence[Sequence[Text]], room: int) -> list[int]:
+def _kept(columns: Sequence[Column[Any]], rows: Sequence[Sequence[Text]], room: int) -> list[int]:
     """Return which columns fit into the room; none where those do not that must be there."""
     widths = [_width(column, i, rows) for i, column in enumerate(columns)]
     needed = [min(width, LEAST) if column.folds else width for column, width in zip(columns, widths, strict=True)]
@@ -76,7 +68,7 @@ def _kept(columns: Sequence[Column], rows: Sequence[Sequence[Text]], room: int) 
     return sorted(kept)
 
 
-def _fitted(columns: Sequence[Column], rows: Sequence[Sequence[Text]], room: int) -> list[int]:
+def _fitted(columns: Sequence[Column[Any]], rows: Sequence[Sequence[Text]], room: int) -> list[int]:
     """Return the columns' widths: those that fold share what the others leave, the narrowest first."""
     widths = [_width(column, i, rows) for i, column in enumerate(columns)]
     folding = sorted((i for i, column in enumerate(columns) if column.folds), key=lambda i: widths[i])
@@ -87,13 +79,13 @@ def _fitted(columns: Sequence[Column], rows: Sequence[Sequence[Text]], room: int
     return widths
 
 
-def _width(column: Column, i: int, rows: Sequence[Sequence[Text]]) -> int:
+def _width(column: Column[Any], i: int, rows: Sequence[Sequence[Text]]) -> int:
     texts = [column.heading, *(row[i].plain for row in rows)]
     return max(cell_len(line) for text in texts for line in text.split("\n"))
 
 
 def _print_columns(
-    console: Console, columns: Sequence[Column], rows: Sequence[Sequence[Text]], widths: Sequence[int]
+    console: Console, columns: Sequence[Column[Any]], rows: Sequence[Sequence[Text]], widths: Sequence[int]
 ) -> None:
     headings = [_lines(Text(column.heading, "bold"), width) for column, width in zip(columns, widths, strict=True)]
     high = max(map(len, headings))
@@ -103,7 +95,7 @@ def _print_columns(
 
 
 def _print_row(
-    console: Console, columns: Sequence[Column], cells: Sequence[Sequence[Text]], widths: Sequence[int]
+    console: Console, columns: Sequence[Column[Any]], cells: Sequence[Sequence[Text]], widths: Sequence[int]
 ) -> None:
     """Print a row, of which each cell is some lines."""
     for i in range(max(map(len, cells))):
@@ -117,9 +109,9 @@ def _print_row(
         _print(console, line)
 
 
-def _print_records(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> None:
+def _print_records(console: Console, columns: Sequence[Column[Any]], rows: Sequence[Sequence[Text]]) -> None:
     """Print one block for each row, a line for each of its columns."""
-    names = [_one_line(column.heading) for column in columns]
+    names = [one_line(column.heading) for column in columns]
     width = max(map(cell_len, names))
     for i, row in enumerate(rows):
         if i:
@@ -132,14 +124,11 @@ def print_facts(console: Console, facts: dict[str, Text] | dict[str, str], width
     indent = max(width, *(cell_len(name) for name in facts)) + 2
     for name, fact in facts.items():
         room = max(LEAST, console.width - indent) if console.is_terminal else 0
-        first, *others = _lines(_text(fact), room) if room else [_text(fact)]
+        text = fact if isinstance(fact, Text) else Text(fact)
+        first, *others = _lines(text, room) if room else [text]
         _print(console, Text.assemble((name, "bold"), " " * (indent - cell_len(name)), first))
         for line in others:
             _print(console, Text.assemble(" " * indent, line))
-
-
-def _text(cell: Cell) -> Text:
-    return cell if isinstance(cell, Text) else Text(cell)
 
 
 def _lines(text: Text, width: int) -> list[Text]:
@@ -151,10 +140,6 @@ def _lines(text: Text, width: int) -> list[Text]:
         parts = textwrap.wrap(whole, width, break_long_words=False, break_on_hyphens=False) if folded else []
         found += [Text(part.replace(NO_BREAK, " "), line.style) for part in parts] if len(parts) > 1 else [line]
     return found or [Text()]
-
-
-def _one_line(heading: str) -> str:
-    return " ".join(heading.split())
 
 
 def _print(console: Console, line: Text) -> None:

@@ -16,7 +16,8 @@ from manyhands.cli.options import (
     config_options,
     with_config_file,
 )
-from manyhands.cli.show import people, print_json, print_runs, progress
+from manyhands.cli.show import people, print_json, progress
+from manyhands.cli.tables import print_table
 from manyhands.config import read_toml
 from manyhands.errors import check
 from manyhands.record.texts import count
@@ -61,7 +62,10 @@ def train(
 
 def show(record: "RunRecord", out: Path, *, as_json: bool) -> None:
     """Print the record: a table for people, one JSON object for machines."""
-    print_runs(people, [record], title=f"{record.task}: {record.parameters:,} parameters, {record.steps:,} steps")
+    from manyhands.report.tables.runs import compared_table
+
+    caption = f"{record.task}: {record.parameters:,} parameters, {record.steps:,} steps"
+    print_table(people, compared_table([record], caption=caption))
     cores = record.hardware["cores"] * len({rank.host for rank in record.ranks})
     if record.engine == "sim":
         note = "the clocks of engine sim's virtual ranks stand still; to predict times: manyhands simulate"
@@ -71,9 +75,9 @@ def show(record: "RunRecord", out: Path, *, as_json: bool) -> None:
         people.print(note, soft_wrap=True, markup=False)
     if record.config.chosen_blas_threads:
         many = count(record.config.chosen_blas_threads, "thread")
-        note = f"matrix products used {many} in each worker, the fastest in a short trial; --blas-threads sets it"
+        note = f"matrix products used {many} in each worker, by a short trial; --blas-threads sets it"
         people.print(note, soft_wrap=True, markup=False)
-    if record.others is not None and record.others.disturbed:
+    if record.engine != "sim" and record.others is not None and record.others.disturbed:
         people.print(f"{record.others} meanwhile: on a quiet machine it is faster", soft_wrap=True, markup=False)
     if record.status == "interrupted":
         if record.config.checkpoint_every:

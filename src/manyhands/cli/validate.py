@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from manyhands.calibration.engines import check_calibrated
 from manyhands.cli.calibrate import CALIBRATION_OPTION
 from manyhands.cli.options import JSON_OPTION, TASK_ARGUMENT, check_early, check_names, default_is
 from manyhands.cli.show import meter, people, print_json, results
-from manyhands.cli.tables import Column, print_table
+from manyhands.cli.tables import print_table
 from manyhands.errors import check
-from manyhands.lab.defaults import check_calibrated
 from manyhands.record.simulation import LEDGER, Validation, ValidationRecord, read_validations
-from manyhands.record.texts import duration, percent, plus_minus, share, signed_percent, with_bounds
+from manyhands.record.texts import duration, percent, share
 
 if TYPE_CHECKING:
-    from manyhands.lab.validate import Case, ValidationPulse
+    from manyhands.validation.validate import PredictedCase, ValidationPulse
 
 OUT = Path("validations")
 
@@ -72,7 +72,9 @@ def validate(
     check_early(task, {})
     check_names(syncs)
     check_calibrated(engines)
-    from manyhands.lab.validate import validate as compare  # torch is slow to import: a bad request is refused before
+    from manyhands.validation.validate import (
+        validate as compare,  # torch is slow to import: a bad request is refused before
+    )
 
     with meter() as tell, redirect_stdout(sys.stderr):
         record = compare(
@@ -112,8 +114,10 @@ def validate(
 
 def show(record: ValidationRecord, console: Console) -> None:
     """Print predicted against measured, and how good that is on the whole."""
+    from manyhands.report.tables.validations import rows_table
+
     if record.rows:
-        _print_rows(console, record)
+        print_table(console, rows_table(record.rows))
     for key, reason in record.failed.items():
         console.print(f"{key}: no run went well: {reason}", markup=False, soft_wrap=True)
     if any(row.oversubscribed for row in record.rows):
@@ -125,27 +129,6 @@ def show(record: ValidationRecord, console: Console) -> None:
             markup=False,
             soft_wrap=True,
         )
-
-
-def _print_rows(console: Console, record: ValidationRecord) -> None:
-    columns = [
-        *(Column("engine", left=True), Column("workers"), Column("sync", left=True)),
-        *(Column("predicted"), Column("measured"), Column("error", 1), Column("noise", 3), Column("interval", 2)),
-    ]
-    rows = [
-        [
-            row.engine,
-            f"{row.workers}{'†' if row.oversubscribed else ''}",
-            row.sync,
-            with_bounds(row.predicted_ms, lambda ms: duration(ms / 1e3)),
-            duration(row.median_ms / 1e3),
-            signed_percent(row.error_pct),
-            plus_minus(row.noise_pct),
-            "held" if row.held else "missed",
-        ]
-        for row in record.rows
-    ]
-    print_table(console, columns, rows, "a step, predicted (90 % interval) and measured (median of the runs)")
 
 
 def _so_far(rows: list[Validation]) -> str:
@@ -169,5 +152,5 @@ def _rest(pulse: "ValidationPulse") -> str:
     return f"{name} failed: {run.failed}" if run.failed else f"{name}: {duration(run.step_ms / 1e3)}"
 
 
-def _name(case: "Case") -> str:
+def _name(case: "PredictedCase") -> str:
     return f"{case.engine} ×{case.row.workers} {case.row.sync}"

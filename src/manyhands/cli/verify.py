@@ -13,12 +13,13 @@ from manyhands.cli.options import (
     config_options,
     with_config_file,
 )
-from manyhands.cli.show import people, print_json, print_side_by_side, progress, results
+from manyhands.cli.show import people, print_json, progress, results
+from manyhands.cli.tables import print_table
 from manyhands.errors import check
 from manyhands.launch.environment import outer_world
 
 if TYPE_CHECKING:
-    from manyhands.verify import Verdict
+    from manyhands.verification.verify import Verdict
 
 
 @config_options
@@ -34,13 +35,14 @@ def verify(
     settings = {"engine": "mpi", "workers": 2, **with_config_file(config, options)}
     check(outer_world() is None, "verify starts its own workers; run it without mpiexec, srun or torchrun")
     check_early(task, settings)
+    from manyhands.report.tables.runs import answers_table
     from manyhands.request import resolve  # torch is slow to import: a bad request is refused before
-    from manyhands.verify import verify as verify_config
+    from manyhands.verification.verify import verify as verify_config
 
     resolved = resolve(task, settings)
     with progress(f"verify {Path(task).name}") as observe:
         verdict = verify_config(resolved, observe=observe)
-    print_side_by_side(people, [verdict.serial, verdict.parallel])
+    print_table(people, answers_table([verdict.serial, verdict.parallel]))
     if json:
         print_json(verdict.model_dump_json())
     else:

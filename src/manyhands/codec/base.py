@@ -71,8 +71,20 @@ class Codec(ABC):
 def make(text: str) -> Codec:
     """Make a codec from its spec string, such as `topk:ratio=0.05`."""
     name, options = spec.parse(text)
-    cls = registry.find(sys.modules[__package__], Codec, name, "codec")  # type: ignore[type-abstract]
-    return spec.build(cls, options, f"codec '{name}'")
+    return spec.build(_find(name), options, f"codec '{name}'")
+
+
+def describe() -> list[spec.Option]:
+    """List the options of every codec; the help of each begins with the codec's name."""
+    return [
+        option._replace(help=f"With codec={name}: {option.help}")
+        for name in names()
+        for option in spec.describe(_find(name))
+    ]
+
+
+def _find(name: str) -> type[Codec]:
+    return registry.find(sys.modules[__package__], Codec, name, "codec")  # type: ignore[type-abstract]
 
 
 def names() -> list[str]:

@@ -45,15 +45,15 @@ class Instant(Machine):
     """Nothing takes any time: for the answer alone."""
 
     def step_s(self, rank: int) -> float:
-        """Return nothing."""
+        """Return 0 seconds."""
         return 0.0
 
     def collective_s(self, call: str, ranks: Sequence[int], num_bytes: int) -> float:
-        """Return nothing."""
+        """Return 0 seconds."""
         return 0.0
 
     def message_s(self, source: int, to: int, num_bytes: int) -> tuple[float, float]:
-        """Return nothing."""
+        """Return 0 seconds."""
         return 0.0, 0.0
 
 

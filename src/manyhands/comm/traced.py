@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from manyhands.comm.base import ANY, Comm
-from manyhands.spans import Spans
+from manyhands.comm.spans import Spans
 
 
 @final

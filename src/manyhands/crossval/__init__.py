@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from manyhands.lazy import lazy
+from manyhands._lazy import lazy
 
 if TYPE_CHECKING:
     from manyhands.crossval.record import CrossvalRecord, CrossvalTable

@@ -1,12 +1,11 @@
 """What a cross-validation is asked for besides the settings of a run: its own options, as its file keeps them."""
 
-import json
 from typing import Any, final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from manyhands.config import plain_words
-from manyhands.errors import UserError, shown
+from manyhands.config import as_toml, sentence_of
+from manyhands.errors import UserError
 
 FOLDS = 10
 """Parts of the data, if not asked for otherwise."""
@@ -29,8 +28,7 @@ class Options(BaseModel):
 
     def to_toml(self) -> str:
         """Write those given as TOML, to run again with `--config`."""
-        given = self.model_dump(exclude_none=True)
-        return "".join(f"{name} = {json.dumps(value)}\n" for name, value in given.items())
+        return as_toml(self.model_dump(exclude_none=True))
 
 
 def make_options(values: dict[str, Any]) -> Options:
@@ -38,6 +36,4 @@ def make_options(values: dict[str, Any]) -> Options:
     try:
         return Options.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]).replace("_", "-")
-        raise UserError(f"{name} {plain_words(first['msg'])}, got {shown(first['input'])}") from None
+        raise UserError(sentence_of(error)) from None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar, final
 
 from manyhands.record import Pulse
-from manyhands.watch import Watch
+from manyhands.training.watch import Watch
 
 T = TypeVar("T")
 

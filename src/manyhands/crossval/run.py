@@ -7,19 +7,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from manyhands import facts, launch, sync, tasks
+from manyhands import launch, sync, tasks
 from manyhands.config import RunConfig
 from manyhands.crossval.options import FOLDS, Options, make_options
 from manyhands.crossval.record import CrossvalRecord, CrossvalTable, FoldScore, HoldOut, half_interval
-from manyhands.crossval.units import Ask, Sharing, assign, check_units, units_of, write_places
+from manyhands.crossval.units import FoldsAsk, Sharing, assign, check_units, units_of, write_places
 from manyhands.crossval.worker import PLACES, alone_or_together, crossval_rank
 from manyhands.data import Dataset
-from manyhands.errors import UserError, check
+from manyhands.errors import check
 from manyhands.launch.base import Observer
 from manyhands.launch.environment import outer_world
 from manyhands.launch.failures import sharing_failures
+from manyhands.machine import facts
 from manyhands.record import RunDir, new_id, write_atomically
 from manyhands.record.files import writing
+from manyhands.record.store import write_record, writing_below
 from manyhands.replica import Replica
 from manyhands.replica.fused import FusedReplica
 from manyhands.replica.traits import traits_of
@@ -28,7 +30,7 @@ from manyhands.run import ignore, print_warning, try_step
 from manyhands.tasks import Task
 from manyhands.tasks.load import check_not_importing, name_of
 from manyhands.tasks.setup import load_data
-from manyhands.training import Job
+from manyhands.training.job import Job
 
 TABLE_NODES, TABLE_FOLDS = (1, 2, 4, 8), (2, 5, 10)
 STARTERS = "mpiexec, srun or torchrun"
@@ -63,7 +65,7 @@ def cross_validate(
     )
     check(split_data or nodes is None, f"nodes {nodes} needs --split-data, which cuts the data over them")
     check(nodes is None or nodes >= 1, f"nodes must be at least 1, got {nodes}")
-    ask = Ask(folds=folds, nodes=(nodes or config.workers) if split_data else 0, stacked=bool(stacked))
+    ask = FoldsAsk(folds=folds, nodes=(nodes or config.workers) if split_data else 0, stacked=bool(stacked))
     _meet(config)
     ready = _load(config, own)
     replica, warnings = _preflight(config, ask, own, ready.data)
@@ -106,7 +108,7 @@ def tabulate(
     wanted = make_options({"table": True, "folds": list(folds), "nodes": list(nodes), "stacked": stacked})
     check(len(nodes) > 0 and len(folds) > 0, "a table needs at least one number of nodes and one of folds")
     check(min(nodes) >= 1, f"nodes must be at least 1, got {min(nodes)}")
-    asks = [Ask(folds=k, nodes=n, stacked=bool(stacked)) for n in nodes for k in folds]
+    asks = [FoldsAsk(folds=k, nodes=n, stacked=bool(stacked)) for n in nodes for k in folds]
     ready = _load(config, own)
     tried = [_preflight(_with_workers(config, ask), ask, own, ready.data) for ask in asks]
     replica = tried[0].replica
@@ -136,7 +138,7 @@ def _resolve(task: str | Task, options: dict[str, Any]) -> tuple[Task, RunConfig
     return own, resolve(task if isinstance(task, str) else name_of(task), options, own)
 
 
-def _stacks(config: RunConfig, ask: Ask, replica: Replica) -> bool:
+def _stacks(config: RunConfig, ask: FoldsAsk, replica: Replica) -> bool:
     """Choose whether to stack where the user did not: where that is no slower, and changes no bit with the workers.
 
     A stack of Linear layers gives each model the same bits however many are stacked, with one thread on a CPU. Of
@@ -150,7 +152,7 @@ def _stacks(config: RunConfig, ask: Ask, replica: Replica) -> bool:
     return fused and not cuda and config.blas_threads <= 1
 
 
-def _share_cores(config: RunConfig, ask: Ask, replica: Replica) -> tuple[RunConfig, Ask]:
+def _share_cores(config: RunConfig, ask: FoldsAsk, replica: Replica) -> tuple[RunConfig, FoldsAsk]:
     """Give each worker its share of the cores, unless the user said how many threads its products may use.
 
     Stacks of Linear layers use them side by side, folds in turn inside the products; other stacks are of networks
@@ -165,7 +167,7 @@ def _share_cores(config: RunConfig, ask: Ask, replica: Replica) -> tuple[RunConf
     return shared, replace(ask, threads=share if beside else 1)
 
 
-def _with_workers(config: RunConfig, ask: Ask) -> RunConfig:
+def _with_workers(config: RunConfig, ask: FoldsAsk) -> RunConfig:
     return config.model_copy(update={"workers": min(config.workers, ask.nodes)})
 
 
@@ -201,7 +203,7 @@ def _warn(config: RunConfig, warnings: Iterable[str]) -> None:
         print_warning(sentence)
 
 
-def _preflight(config: RunConfig, ask: Ask, task: Task, data: Dataset) -> _Tried:
+def _preflight(config: RunConfig, ask: FoldsAsk, task: Task, data: Dataset) -> _Tried:
     """Find every bad request before any worker starts; return a replica of the network."""
     launcher = launch.make(config.engine)
     check(
@@ -223,7 +225,7 @@ def _preflight(config: RunConfig, ask: Ask, task: Task, data: Dataset) -> _Tried
     return _try_folds(config, ask, task, data)
 
 
-def _try_folds(config: RunConfig, ask: Ask, task: Task, data: Dataset) -> _Tried:
+def _try_folds(config: RunConfig, ask: FoldsAsk, task: Task, data: Dataset) -> _Tried:
     """Try a step of one fold of each size, as `train` would before it starts."""
     size = Sharing(ask.num_units, config.workers).largest_group
     probe = alone_or_together(config, size).model_copy(update={"data": "", "image_size": 0, "replicate": 1})
@@ -234,13 +236,13 @@ def _try_folds(config: RunConfig, ask: Ask, task: Task, data: Dataset) -> _Tried
     x, _ = data.train.batch(slice(0, min(2, len(data.train))), replica.params.dtype)
     check(
         config.engine != "threads" or not traits_of(replica.module, x.to(replica.params.device)).global_random,
-        "threads cannot each train a model that draws from torch's process-wide generator; "
+        "threads cannot each train a model that draws from a process-wide generator; "
         "use nn.Dropout layers, or --engine mpi",
     )
     return _Tried(replica, tried.warnings)
 
 
-def _compares(config: RunConfig, ask: Ask, wanted: bool | None) -> bool:
+def _compares(config: RunConfig, ask: FoldsAsk, wanted: bool | None) -> bool:
     """Tell whether to run on one worker too: only where that is something else, and other processes allow it."""
     outside = outer_world() is not None
     check(not (wanted and outside), f"--baseline starts a run of its own; give it without {STARTERS}")
@@ -249,7 +251,7 @@ def _compares(config: RunConfig, ask: Ask, wanted: bool | None) -> bool:
 
 def _run(
     config: RunConfig,
-    ask: Ask,
+    ask: FoldsAsk,
     task: Task,
     ready: _Ready,
     run: RunDir,
@@ -299,19 +301,17 @@ def _open(out: Path, config: RunConfig, wanted: Options) -> RunDir:
     launcher = launch.make(config.engine)
     run = RunDir(out / launcher.agree(f"{new_id(config)}-crossval"))
     if launcher.leads:
-        try:
-            run.path.mkdir(parents=True, exist_ok=True)
+        run.make()
+        with writing_below(out):
             write_atomically(run.path / "crossval.toml", config.to_toml() + wanted.to_toml())
-        except OSError as error:
-            raise UserError(f"cannot write to --out '{out}': {error.strerror}") from None
     return run
 
 
 def _store(run: RunDir, name: str, record: CrossvalRecord | CrossvalTable, config: RunConfig) -> None:
     if launch.make(config.engine).leads:
-        write_atomically(run.path / name, record.model_dump_json(indent=2) + "\n")
+        write_record(run.path / name, record)
 
 
-def _label(config: RunConfig, ask: Ask) -> str:
+def _label(config: RunConfig, ask: FoldsAsk) -> str:
     cuts = f"{ask.folds} folds" if ask.nodes < 2 else f"{ask.nodes} nodes of {ask.folds} folds"
     return f"{cuts}, {config.workers} worker{'s' if config.workers > 1 else ''}"

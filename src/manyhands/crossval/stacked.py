@@ -1,7 +1,6 @@
 """Train the folds of a worker as one batched model: the same scores as one after the other, to round-off."""
 
 import math
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,23 +15,20 @@ from manyhands.crossval.progress import StackWatch
 from manyhands.crossval.units import Unit
 from manyhands.data import Dataset, Split
 from manyhands.errors import Diverged
-from manyhands.evaluate import evaluate
-from manyhands.plan import Plan
 from manyhands.record import Pulse
-from manyhands.replica import Replica
-from manyhands.replica.fused import FusedReplica
 from manyhands.replica.random import mix_key
-from manyhands.replica.stacked import FusedStack, Stack, stack
+from manyhands.replica.stacked import FusedStack, Stack
 from manyhands.tasks import Task
-from manyhands.tasks.seeding import seeded
-from manyhands.tasks.setup import loss_of
+from manyhands.tasks.setup import loss_of, make_stack
+from manyhands.training.evaluate import evaluate
+from manyhands.training.journal import pulse_of
+from manyhands.training.meter import TimeSplit
+from manyhands.training.plan import Plan
 
 INTERVAL_S = 0.25
-CACHE_BYTES = 4 << 20
-"""What the weights and gradients of a stack may take on a CPU: more would be fetched from memory in every step."""
 
 
-class Trained(NamedTuple):
+class TrainedFold(NamedTuple):
     """One model of the stack, trained and tested."""
 
     module: nn.Module
@@ -55,15 +51,6 @@ def plans_of(units: Sequence[Unit], config: RunConfig, train: Split) -> list[Pla
     return [Plan(config, train.rows(unit.train), 0, 1) for unit in units]
 
 
-def most_in_a_stack(replica: Replica) -> int:
-    """Return how many such models may be stacked: on a CPU, as many as stay in a core's cache.
-
-    Only stacks of Linear layers are cut by that: to the bits of other networks it matters who is stacked with them.
-    """
-    cut_by_cache = isinstance(replica, FusedReplica) and not replica.params.is_cuda
-    return max(1, CACHE_BYTES // (replica.params.nbytes + replica.grads.nbytes)) if cut_by_cache else sys.maxsize
-
-
 def train_stacked(
     units: Sequence[Unit],
     task: Task,
@@ -73,7 +60,7 @@ def train_stacked(
     watch: StackWatch,
     *,
     longest: int,
-) -> list[Trained] | None:
+) -> list[TrainedFold] | None:
     """Train models that make as many steps per epoch; None where the network must be trained in turn.
 
     All are padded to the `longest` that makes so many steps, here or on another worker: the number of rows in a
@@ -81,7 +68,7 @@ def train_stacked(
     """
     plans = plans_of(units, config, data.train)
     assert len({plan.steps_per_epoch for plan in plans}) == 1, "stacked models step together"
-    models = _make(units, task, config, data, device)
+    models = make_stack(task, config, data, device, (unit.of(data) for unit in units))
     if models is None:
         return None
     width = longest if config.batch_size == "full" else min(config.batch_size, longest)
@@ -93,26 +80,8 @@ def train_stacked(
     for i, unit in enumerate(units):
         test_loss, accuracy = evaluate(models.modules[i], unit.of(data).test, loss, SelfComm(), config.top)
         _check_finite(test_loss, unit, steps)
-        trained.append(Trained(models.modules[i], test_loss, accuracy, steps))
+        trained.append(TrainedFold(models.modules[i], test_loss, accuracy, steps))
     return trained
-
-
-def _make(units: Sequence[Unit], task: Task, config: RunConfig, data: Dataset, device: torch.device) -> Stack | None:
-    """Build each model with the weights that the seed decides, as it would be alone."""
-    dtype, modules = getattr(torch, config.dtype), []
-    for unit in units:
-        with seeded(config.seed):
-            modules.append(task.make_model(unit.of(data)))
-    sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)
-    return stack(
-        modules,
-        sample.to(device),
-        task.loss,
-        lambda params: task.make_optimizer(params, config.lr),
-        device=device,
-        dtype=dtype,
-        fuse=config.fuse,
-    )
 
 
 def _train(
@@ -128,7 +97,7 @@ def _train(
 ) -> int:
     """Make all steps, or those until the user wants to stop; return how many."""
     plan, rows = plans[0], replace(data.train, copies=1)
-    begun = beat = time.perf_counter()
+    begun = shown = time.perf_counter()
     losses: list[Tensor] = []
     for number in range(plan.epochs):
         epoch = _epoch(plans, units, number, longest, models.params)
@@ -137,11 +106,11 @@ def _train(
             start = step % plan.steps_per_epoch * width
             pieces = _pieces(epoch, start, start + width, config.micro_batch or width)
             losses.append(_forward_backward(models, rows, pieces, mix_key(config.seed, step)))
-            models.update.scale = plan.lr_scale(step)
+            models.update.scale = plan.schedule.scale(step)
             models.apply()
             now = time.perf_counter()
-            if now - beat > INTERVAL_S or plan.ends_epoch(step):
-                beat = now
+            if now - shown > INTERVAL_S or plan.ends_epoch(step):
+                shown = now
                 mean = _agree(losses, units, step)
                 watch.pulse(_pulse(plan, step + 1, mean, now - begun, len(units)))
                 if watch.stop_asked():
@@ -201,17 +170,6 @@ def _check_finite(loss: float, unit: Unit, step: int) -> None:
 
 def _pulse(plan: Plan, step: int, loss: float, seconds: float, models: int) -> Pulse:
     """Count the steps of all models, as if they had been trained in turn."""
-    rate = models * plan.samples_until(step) / max(seconds, 1e-9)
-    return Pulse(
-        step=models * step,
-        steps=models * plan.steps,
-        epoch=(step - 1) // plan.steps_per_epoch + 1,
-        epochs=plan.epochs,
-        loss=loss,
-        accuracy=None,
-        samples_per_s=rate,
-        eta_s=0.0,
-        compute_s=seconds,
-        comm_s=0.0,
-        wait_s=0.0,
-    )
+    pulse = pulse_of(plan, step, loss, None, TimeSplit(train_s=seconds))
+    every = {"step": models * step, "steps": models * plan.steps, "samples_per_s": models * pulse.samples_per_s}
+    return pulse.model_copy(update={**every, "eta_s": 0.0})

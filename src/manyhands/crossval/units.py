@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from manyhands.data import Dataset, Split
+from manyhands.data.arrays import PARSING
 from manyhands.data.folds import check_classes, stratified
 from manyhands.data.order import cut
 from manyhands.errors import check
 from manyhands.record import write_atomically
-from manyhands.syntax import PARSING
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ask:
+class FoldsAsk:
     """What is asked of every worker besides the run's config; plain JSON."""
 
     folds: int = 10
@@ -63,13 +63,13 @@ class Unit:
         return replace(data, train=data.train.rows(self.train), test=test)
 
 
-def check_units(train: Split, ask: Ask) -> None:
+def check_units(train: Split, ask: FoldsAsk) -> None:
     """Refuse more folds or nodes than the rarest class can be shared out over."""
     cuts = f"{ask.folds} folds" if ask.nodes < 2 else f"{ask.nodes} nodes of {ask.folds} folds"
     check_classes(train.y, ask.num_units, cuts)
 
 
-def assign(train: Split, ask: Ask, seed: int) -> Tensor:
+def assign(train: Split, ask: FoldsAsk, seed: int) -> Tensor:
     """Return the node and the fold of each row, as two rows of numbers; copies of a row stay together."""
     places = torch.zeros(2, len(train.y), dtype=torch.int32)
     for node, part in enumerate(stratified(train.y, max(1, ask.nodes), seed)):
@@ -79,7 +79,7 @@ def assign(train: Split, ask: Ask, seed: int) -> Tensor:
     return places
 
 
-def units_of(places: Tensor, ask: Ask) -> list[Unit]:
+def units_of(places: Tensor, ask: FoldsAsk) -> list[Unit]:
     """Return the models to train, the folds of a node one after the other."""
     units = []
     for node in range(max(1, ask.nodes)):
@@ -99,7 +99,7 @@ def write_places(path: Path, places: Tensor) -> None:
 
 
 def read_places(path: Path) -> Tensor:
-    """Read them back."""
+    """Return the node and the fold of each row, as `write_places` wrote them."""
     with PARSING:
         return torch.from_numpy(np.load(path, allow_pickle=False))
 

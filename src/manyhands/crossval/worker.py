@@ -12,37 +12,37 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from manyhands import tasks
-from manyhands.agreement import check_same_data, check_same_model
-from manyhands.checkpoint import weights_sha256
 from manyhands.comm import Comm
 from manyhands.comm.self_ import SelfComm
 from manyhands.config import RunConfig
 from manyhands.crossval.progress import ModelsWatch
 from manyhands.crossval.record import FoldScore, HoldOut
-from manyhands.crossval.stacked import Trained, most_in_a_stack, plans_of, train_stacked
-from manyhands.crossval.units import Ask, Sharing, Unit, read_places, units_of
+from manyhands.crossval.stacked import TrainedFold, plans_of, train_stacked
+from manyhands.crossval.units import FoldsAsk, Sharing, Unit, read_places, units_of
 from manyhands.data import Dataset
 from manyhands.data.order import cut
-from manyhands.evaluate import evaluate
-from manyhands.launch.local import in_threads
-from manyhands.plan import Plan
+from manyhands.launch.in_process import in_threads
 from manyhands.record import RunDir
 from manyhands.record.files import writing
-from manyhands.summary import write_weights
+from manyhands.replica.stacked import most_in_a_stack
 from manyhands.tasks import Task
 from manyhands.tasks.setup import device_of, load_data, loss_of, make_replica
-from manyhands.training import Job, train_rank
-from manyhands.watch import Watch
+from manyhands.training.agreement import check_same_data, check_same_model
+from manyhands.training.checkpoint import weights_sha256, write_weights
+from manyhands.training.evaluate import evaluate
+from manyhands.training.job import Job
+from manyhands.training.loop import train_rank
+from manyhands.training.plan import NEVER, Plan
+from manyhands.training.watch import Watch
 
 PLACES = "folds.npy"
 """The file in a cross-validation's folder with the node and the fold of every sample."""
-NEVER = 1 << 30
 HASH_BYTES = 32
 
 
 def crossval_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     """Train and test this worker's folds; return the scores of all, the same on every worker."""
-    task, ask = job.task or tasks.load(job.config.task), Ask(**job.extra)
+    task, ask = job.task or tasks.load(job.config.task), FoldsAsk(**job.extra)
     device = device_of(job.config, comm.rank)
     loaded = job.data or load_data(task, job.config)
     if not job.same_data:
@@ -129,19 +129,19 @@ class _Folds:
         found = []
         for unit, model in zip(units, trained, strict=True):
             folder = self._folder(unit)
-            write_weights(folder, model.module)
+            write_weights(folder.model, model.module.state_dict())
             values = {"accuracy": model.accuracy, "loss": model.loss, "steps": model.steps, "seconds": seconds}
             found.append((unit, self._score(unit, weights_sha256(model.module), stacked=True, **values)))
             watch.passed(model.steps)
         return found
 
-    def _train_stacks(self, units: Sequence[Unit], watch: ModelsWatch, longest: int) -> list[Trained] | None:
+    def _train_stacks(self, units: Sequence[Unit], watch: ModelsWatch, longest: int) -> list[TrainedFold] | None:
         """Share them out to threads, and in each train stack after stack; a model's bits are the same in any."""
         threads = min(self.threads, len(units))
         watches = watch.parts(threads)
 
-        def train(thread: int) -> list[Trained] | None:
-            share, trained = units[slice(*cut(len(units), threads, thread))], list[Trained]()
+        def train(thread: int) -> list[TrainedFold] | None:
+            share, trained = units[slice(*cut(len(units), threads, thread))], list[TrainedFold]()
             stacks = -(-len(share) // self.most_stacked)
             fixed = (self.task, self.config, self.data, self.device, watches[thread])
             for i in range(stacks):
@@ -238,7 +238,7 @@ def _average(comm: Comm, job: Job, task: Task, data: Dataset, units: Sequence[Un
     loss, accuracy = evaluate(module, data.test, loss_of(task), comm, job.config.top)
     train_loss, train_accuracy = evaluate(module, data.train, loss_of(task), comm, job.config.top)
     if comm.rank == 0:
-        write_weights(job.run, module)
+        write_weights(job.run.model, module.state_dict())
     return HoldOut(
         accuracy=accuracy,
         loss=loss,

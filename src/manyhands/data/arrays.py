@@ -1,5 +1,6 @@
-"""Take arrays that come from outside as tensors."""
+"""Take arrays that come from outside as tensors, and read those that numpy has saved."""
 
+import threading
 import warnings
 from typing import Any
 
@@ -9,6 +10,10 @@ from numpy import ma  # whose import parses syntax: before ranks run in threads
 from torch import Tensor
 
 from manyhands.errors import UserError, check, kind_of
+
+PARSING = threading.RLock()
+"""Held while numpy reads a file: it parses the header as Python syntax, and threads that do so at the same time fail
+with a SystemError before Python 3.11.9 and 3.12.3 (CPython issue 106905)."""
 
 # The types that torch stores but can hardly compute with, or does not know.
 WIDER = {"uint16": "int32", "uint32": "int64", "uint64": "float64", "float128": "float64"}

@@ -12,7 +12,7 @@ MAX_CLASSES = 1_000_000
 SCAN_VALUES = 1 << 20
 
 
-class Part(NamedTuple):
+class NamedArrays(NamedTuple):
     """Inputs and labels as they were read, and what to call them in an error."""
 
     x: Tensor
@@ -21,7 +21,9 @@ class Part(NamedTuple):
     y_name: str
 
 
-def assemble(name: str, train: Part, test: Part, *, num_train: int | None, num_test: int | None) -> Dataset:
+def assemble(
+    name: str, train: NamedArrays, test: NamedArrays, *, num_train: int | None, num_test: int | None
+) -> Dataset:
     """Check both parts, alone and against each other, and make a dataset of their first rows."""
     train, test = _checked(train), _checked(test)
     _check_alike(train, test)
@@ -60,7 +62,7 @@ def limit(split: Split, n: int | None, what: str) -> Split:
     return split.take(n)
 
 
-def _checked(part: Part) -> Part:
+def _checked(part: NamedArrays) -> NamedArrays:
     x, y, x_name, y_name = part
     check(
         x.ndim in (2, 3, 4),
@@ -84,7 +86,7 @@ def _whole(y: Tensor, name: str) -> Tensor:
     return labels
 
 
-def _check_alike(train: Part, test: Part) -> None:
+def _check_alike(train: NamedArrays, test: NamedArrays) -> None:
     check(
         train.x.shape[1:] == test.x.shape[1:],
         f"a sample of {train.x_name} has the shape {tuple(train.x.shape[1:])}, "
@@ -97,7 +99,7 @@ def _check_alike(train: Part, test: Part) -> None:
     )
 
 
-def _num_classes(train: Part) -> int:
+def _num_classes(train: NamedArrays) -> int:
     row = int(train.y.argmax())
     classes = int(train.y[row]) + 1
     check(
@@ -107,7 +109,7 @@ def _num_classes(train: Part) -> int:
     return classes
 
 
-def _check_known(test: Part, classes: int) -> None:
+def _check_known(test: NamedArrays, classes: int) -> None:
     row = _first(test.y >= classes)
     if row is not None:
         raise UserError(
@@ -126,7 +128,7 @@ def _check_finite(x: Tensor, name: str) -> None:
             raise UserError(f"row {start + row} of {name} holds a NaN or an infinity")
 
 
-def _split(part: Part) -> Split:
+def _split(part: NamedArrays) -> Split:
     return Split(part.x, part.y, scale=_scale(part.x))
 
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from numpy.lib import format as npy
 from torch import Tensor
 
-from manyhands.data.arrays import as_tensor
-from manyhands.data.checks import Part, assemble
+from manyhands.data.arrays import PARSING, as_tensor
+from manyhands.data.checks import NamedArrays, assemble
 from manyhands.data.memory import check_fits
 from manyhands.data.split import Dataset
 from manyhands.errors import ManyhandsError, UserError, check
-from manyhands.syntax import PARSING
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 
@@ -64,7 +63,7 @@ def _readable(what: str) -> Iterator[None]:
         raise UserError(f"{what} cannot be read as an array of numbers: {reason}") from None
 
 
-def _parts(arrays: Mapping[str, Tensor], source: Path) -> tuple[Part, Part]:
+def _parts(arrays: Mapping[str, Tensor], source: Path) -> tuple[NamedArrays, NamedArrays]:
     needed = NAMES if {"x_test", "y_test"} & arrays.keys() else NAMES[:2]
     missing = [name for name in needed if name not in arrays]
     check(
@@ -72,18 +71,18 @@ def _parts(arrays: Mapping[str, Tensor], source: Path) -> tuple[Part, Part]:
         f"'{source}' has no {' and no '.join(missing)}; it needs x_train and y_train, and both or neither "
         f"of x_test and y_test",
     )
-    train = Part(arrays["x_train"], arrays["y_train"], f"x_train of '{source}'", f"y_train of '{source}'")
+    train = NamedArrays(arrays["x_train"], arrays["y_train"], f"x_train of '{source}'", f"y_train of '{source}'")
     if len(needed) == 2:
         return _held_out(train)
-    return train, Part(arrays["x_test"], arrays["y_test"], f"x_test of '{source}'", f"y_test of '{source}'")
+    return train, NamedArrays(arrays["x_test"], arrays["y_test"], f"x_test of '{source}'", f"y_test of '{source}'")
 
 
-def _held_out(part: Part) -> tuple[Part, Part]:
+def _held_out(part: NamedArrays) -> tuple[NamedArrays, NamedArrays]:
     check(
         part.x.ndim > 0 and part.y.ndim > 0 and len(part.x) == len(part.y) >= 2,
         f"{part.x_name} and {part.y_name} must have the same number of rows, at least two since one sixth "
         f"is held out for the test, but they have the shapes {tuple(part.x.shape)} and {tuple(part.y.shape)}",
     )
     kept = len(part.x) - max(1, len(part.x) // 6)
-    test = Part(part.x[kept:], part.y[kept:], f"the held-out {part.x_name}", f"the held-out {part.y_name}")
+    test = NamedArrays(part.x[kept:], part.y[kept:], f"the held-out {part.x_name}", f"the held-out {part.y_name}")
     return part._replace(x=part.x[:kept], y=part.y[:kept]), test

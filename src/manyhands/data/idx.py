@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from manyhands.data.arrays import as_tensor
-from manyhands.data.checks import Part, assemble
+from manyhands.data.checks import NamedArrays, assemble
 from manyhands.data.memory import check_fits
 from manyhands.data.split import Dataset
 from manyhands.errors import UserError, check
@@ -42,10 +42,10 @@ def load_idx_dir(folder: Path, *, train: int | None = None, test: int | None = N
     return assemble("idx", _part(folder, "train"), _part(folder, "t10k"), num_train=train, num_test=test)
 
 
-def _part(folder: Path, prefix: str) -> Part:
+def _part(folder: Path, prefix: str) -> NamedArrays:
     images = _existing(folder / f"{prefix}-images-idx3-ubyte")
     labels = _existing(folder / f"{prefix}-labels-idx1-ubyte")
-    return Part(read_idx(images), read_idx(labels), f"'{images}'", f"'{labels}'")
+    return NamedArrays(read_idx(images), read_idx(labels), f"'{images}'", f"'{labels}'")
 
 
 def _existing(path: Path) -> Path:

@@ -1,7 +1,7 @@
 """Refuse data that does not fit into memory before it is read."""
 
-from manyhands import facts
 from manyhands.errors import check
+from manyhands.machine import facts
 from manyhands.record.texts import num_bytes
 
 

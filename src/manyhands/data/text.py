@@ -37,7 +37,7 @@ WORD = r"\w+|[^\w\s]"
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class Table(NamedTuple):
+class TextTable(NamedTuple):
     """The cells of a file, still as text."""
 
     file: Path
@@ -87,7 +87,7 @@ def load_csv(
     )
 
 
-def _read(file: Path) -> Table:
+def _read(file: Path) -> TextTable:
     check(os.path.isfile(file), f"there is no file '{file}'")
     # A spreadsheet writes a mark in front, which is no part of the first column's name.
     reader = csv.reader(io.StringIO(_decoded(file), newline=""), strict=True)
@@ -101,7 +101,7 @@ def _read(file: Path) -> Table:
         raise UserError(f"line {reader.line_num} of '{file}' is not comma-separated text: {error}") from None
     check(bool(rows), f"'{file}' is empty; its first line must name the columns")
     header = [" ".join(name.split()) for name in rows[0]]
-    table = Table(file, header, rows[1:], lines[1:], {name: place for place, name in enumerate(header)})
+    table = TextTable(file, header, rows[1:], lines[1:], {name: place for place, name in enumerate(header)})
     _check_header(table)
     _check_rows(table)
     return table
@@ -120,7 +120,7 @@ def _decoded(file: Path) -> str:
         raise UserError(f"'{file}' is not UTF-8: line {line} holds the byte 0x{bad:02x}; save it as UTF-8") from None
 
 
-def _check_header(table: Table) -> None:
+def _check_header(table: TextTable) -> None:
     named = [name for name in table.header if name]
     twice = next((name for name, times in Counter(named).items() if times > 1), None)
     check(twice is None, f"two columns of '{table.file}' are named '{twice}'; rename one")
@@ -130,7 +130,7 @@ def _check_header(table: Table) -> None:
     )
 
 
-def _check_rows(table: Table) -> None:
+def _check_rows(table: TextTable) -> None:
     check(bool(table.rows), f"'{table.file}' has a header but no rows")
     for row, line in zip(table.rows, table.lines, strict=True):
         check(
@@ -140,7 +140,7 @@ def _check_rows(table: Table) -> None:
         )
 
 
-def _classes(table: Table, name: str) -> tuple[Ints, int]:
+def _classes(table: TextTable, name: str) -> tuple[Ints, int]:
     """Number the labels in their order: that of whole numbers if all are, else that of text."""
     labels = table.column(name)
     _check_filled(table, name, labels)
@@ -156,7 +156,7 @@ def _classes(table: Table, name: str) -> tuple[Ints, int]:
     return np.array([number[label] for label in labels], np.int64), len(ordered)
 
 
-def _hashed(table: Table, name: str, words: int) -> Tensor:
+def _hashed(table: TextTable, name: str, words: int) -> Tensor:
     # Late, since it takes longer to import than most files to read.
     from sklearn.feature_extraction.text import HashingVectorizer  # type: ignore[import-untyped, unused-ignore]
 
@@ -175,7 +175,7 @@ def _hashed(table: Table, name: str, words: int) -> Tensor:
     return torch.from_numpy(counts.astype(np.uint8).toarray())
 
 
-def _numbers(table: Table, label: str) -> Tensor:
+def _numbers(table: TextTable, label: str) -> Tensor:
     names = [name for name in table.header if name != label]
     check(bool(names), f"'{table.file}' has no column but the label '{label}'")
     if "" in names:
@@ -184,7 +184,7 @@ def _numbers(table: Table, label: str) -> Tensor:
     return torch.from_numpy(np.stack([_floats(table, name) for name in names], axis=1))
 
 
-def _floats(table: Table, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _floats(table: TextTable, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     cells = table.column(name)
     bad = next((i for i, cell in enumerate(cells) if not _is_number(cell)), None)
     if bad is not None:
@@ -207,7 +207,7 @@ def _shown(cell: str) -> str:
     return textwrap.shorten(cell, 60, placeholder="…")
 
 
-def _check_filled(table: Table, name: str, cells: Sequence[str]) -> None:
+def _check_filled(table: TextTable, name: str, cells: Sequence[str]) -> None:
     empty = next((i for i, cell in enumerate(cells) if not cell), None)
     if empty is not None:
         raise UserError(f"line {table.lines[empty]} of '{table.file}' has nothing in column '{name}'")

@@ -102,7 +102,7 @@ class Tweets:
         check_fits(values, "tweets", "ask for fewer samples, words, users or accounts")
 
 
-class Network(NamedTuple):
+class FollowerNetwork(NamedTuple):
     """Who cares about what, and who follows whom."""
 
     topic_of: Ints
@@ -135,17 +135,17 @@ def load_tweets(options: Mapping[str, str]) -> Dataset:
     return Dataset(name="tweets", train=_split(rows, ~for_test), test=_split(rows, for_test), classes=wanted.accounts)
 
 
-def connect(wanted: Tweets) -> Network:
+def connect(wanted: Tweets) -> FollowerNetwork:
     """Draw the interests of the users and the accounts they follow."""
     topic_of = np.arange(wanted.accounts) % wanted.topics
     popularity = _popularity(1 + np.arange(wanted.accounts) // wanted.topics)
     interests = _interests(wanted)
     appeal = (interests[:, topic_of] + ELSEWHERE) * popularity
     follows = np.sort(_choose(_stream(wanted, 1), appeal, wanted.follows), axis=1)
-    return Network(topic_of, popularity, interests, follows)
+    return FollowerNetwork(topic_of, popularity, interests, follows)
 
 
-def write(wanted: Tweets, network: Network) -> Rows:
+def write(wanted: Tweets, network: FollowerNetwork) -> Rows:
     """Draw the tweets, and for each an account that its writer follows."""
     # Every draw has a stream of its own, so that the first tweets do not depend on how many follow.
     n = wanted.samples

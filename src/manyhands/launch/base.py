@@ -12,9 +12,9 @@ from manyhands.comm import Comm
 from manyhands.comm.torch_ import PeerLost
 from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, RankFailed
-from manyhands.training import Job
-from manyhands.watch import Observer as Observer
-from manyhands.watch import Watch
+from manyhands.training.job import Job
+from manyhands.training.watch import Observer as Observer
+from manyhands.training.watch import Watch
 
 Worker = Callable[[Comm, Job, Watch], dict[str, Any]]
 """What every rank runs; its result must be plain JSON, since it may come from another process."""

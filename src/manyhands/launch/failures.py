@@ -16,10 +16,10 @@ import torch
 from manyhands.comm.torch_ import text_row
 from manyhands.errors import ManyhandsError, exit_status, printable
 from manyhands.launch.environment import OuterWorld, outer_world
-from manyhands.launch.guard import SAY_S
+from manyhands.launch.guard.process import SAY_S
+from manyhands.launch.guard.state import FailureKnown, Phase, own_state
 from manyhands.launch.rank import World
-from manyhands.launch.rank_state import Known, Phase, own_state
-from manyhands.launch.starters import world_of
+from manyhands.launch.spawn import world_of
 
 
 class OthersFailed(ManyhandsError):
@@ -43,7 +43,7 @@ def agree_in_world(comm: World, text: str) -> str:
     words = _exchange(comm, Word(0, text if comm.rank == 0 else ""))
     for rank, word in enumerate(words):
         if word.status:
-            own_state().known = Known.RANKS
+            own_state().known = FailureKnown.RANKS
             raise OthersFailed(f"rank {rank} on {word.host} failed: {word.text}", word.status)
     return words[0].text
 
@@ -71,7 +71,7 @@ def name_to_say(error: Exception, outer: OuterWorld, sentence: str, status: int)
     """
     state = own_state()
     words = _tell(outer, error, Word(status, sentence, socket.gethostname()))
-    state.known = Known.RANKS if state.phase >= Phase.RUNNING else max(state.known, Known.USER)
+    state.known = FailureKnown.RANKS if state.phase >= Phase.RUNNING else max(state.known, FailureKnown.USER)
     if state.phase >= Phase.RUNNING:
         return ""
     texts = [(word.status, word.text) for word in words]
@@ -97,7 +97,7 @@ def _tell(outer: OuterWorld, error: Exception, word: Word) -> list[Word]:
         comm = world_of(outer.engine)
         if comm.size == outer.size:
             told = _exchange(comm, word)
-            state.known = Known.RANKS
+            state.known = FailureKnown.RANKS
         else:  # a world of one each, where all fail alike
             told = [word] * outer.size
     except (ManyhandsError, ImportError, RuntimeError):

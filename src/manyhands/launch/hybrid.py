@@ -5,7 +5,7 @@ from typing import final
 from manyhands.comm.hybrid import HybridComm
 from manyhands.config import RunConfig
 from manyhands.launch.processes import ProcessLauncher, check_processes
-from manyhands.launch.starters import Mpiexec
+from manyhands.launch.spawn import Mpiexec
 
 
 @final

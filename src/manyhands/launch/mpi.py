@@ -6,7 +6,7 @@ from manyhands.comm.mpi import MPIComm
 from manyhands.config import RunConfig
 from manyhands.errors import check
 from manyhands.launch.processes import ProcessLauncher, check_processes
-from manyhands.launch.starters import Mpiexec
+from manyhands.launch.spawn import Mpiexec
 
 
 @final

@@ -14,17 +14,17 @@ from manyhands.errors import ManyhandsError, RankFailed, check
 from manyhands.launch.base import Launcher, Observer, Worker
 from manyhands.launch.environment import leads, outer_world
 from manyhands.launch.failures import agree_in_world
-from manyhands.launch.guard import LOST_S, SAY_S
-from manyhands.launch.interrupt import stop_on_signal, tell
-from manyhands.launch.local import LocalWatch
-from manyhands.launch.patience import follow, saying_whom
+from manyhands.launch.guard.process import LOST_S, SAY_S
+from manyhands.launch.guard.state import FailureKnown, Phase, own_state
+from manyhands.launch.in_process import LocalWatch
 from manyhands.launch.rank import World, check_world, run_process
-from manyhands.launch.rank_state import Known, Phase, own_state
-from manyhands.launch.starters import Starter, num_processes
+from manyhands.launch.signals.interrupt import stop_on_signal, tell
+from manyhands.launch.signals.waiting import follow, saying_whom
+from manyhands.launch.spawn import Starter, num_processes
 from manyhands.launch.supervisor import supervise
 from manyhands.record.status import note_failure
 from manyhands.tasks.setup import device_of
-from manyhands.training import Job
+from manyhands.training.job import Job
 
 WATCH_S = 1.0
 """How often a server asks whether another rank has aborted."""
@@ -103,7 +103,7 @@ def join_world(comm: World, worker: Worker, job: Job, observe: Observer) -> list
             note_failure(job.run, error)
         if not (isinstance(error, PeerLost) and isinstance(comm, TorchComm) and comm.aborted()):
             tell(f"manyhands: {error}")
-        state.known = Known.USER
+        state.known = FailureKnown.USER
         time.sleep(SAY_S)
 
     with stop_on_signal(say=comm.rank == 0) as stop, _leaving_with_others(comm, job.config):
@@ -142,7 +142,7 @@ def _leaving_with_others(comm: World, config: RunConfig) -> Iterator[None]:
         while not done.wait(WATCH_S):
             misses = 0 if comm.reachable() else misses + 1
             if comm.aborted() or misses >= MISSES:
-                own_state().known = Known.USER
+                own_state().known = FailureKnown.USER
                 os._exit(1)
 
     watcher = threading.Thread(target=watch, daemon=True)

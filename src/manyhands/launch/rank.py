@@ -5,46 +5,52 @@ meet, the rank, and for rank 0 the number of the open file that listens there.
 """
 
 import signal
+import sys
+from pathlib import Path
 
 if __name__ == "__main__":  # torch takes seconds to import, and meanwhile the supervisor alone answers these
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
+    if len(sys.argv) == 2:  # so that a rank which is killed meanwhile is named as well
+        from manyhands.launch.guard.process import start_guard
+        from manyhands.launch.mailbox import writing_death
+
+        start_guard(writing_death(Path(sys.argv[1])))
 
 import importlib
 import json
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from manyhands import facts, tasks
+from manyhands import tasks
 from manyhands.comm import Comm
 from manyhands.comm.hybrid import HybridComm
 from manyhands.comm.mpi import MPIComm, world
 from manyhands.comm.threads import ThreadComm, ThreadGroup
 from manyhands.comm.torch_ import PeerLost, TorchComm, connect, text_row
 from manyhands.config import RunConfig
-from manyhands.errors import ManyhandsError, RankFailed, UserError, exit_status
+from manyhands.errors import ManyhandsError, UserError, exit_status
 from manyhands.launch.base import Worker, failure
-from manyhands.launch.cores import process_settings
-from manyhands.launch.guard import LOST_S, start_guard
-from manyhands.launch.interrupt import die_with_parent
-from manyhands.launch.live import LiveFolder, LiveWatch, read_job, write_death, write_failure
-from manyhands.launch.local import run_threads
-from manyhands.launch.rank_state import Known, Phase, own_state
-from manyhands.launch.segments import remove_own
+from manyhands.launch.blas_threads.count import process_settings
+from manyhands.launch.guard.process import LOST_S
+from manyhands.launch.guard.segments import remove_own
+from manyhands.launch.guard.state import FailureKnown, Phase, own_state
+from manyhands.launch.in_process import run_threads
+from manyhands.launch.mailbox import LiveFolder, LiveWatch, read_job, write_failure
+from manyhands.launch.signals.interrupt import die_with_parent
+from manyhands.machine import facts
 from manyhands.record import write_atomically
 from manyhands.sync.base import num_ranks
 from manyhands.tasks.setup import device_of, load_data
-from manyhands.training import Job
+from manyhands.training.job import Job
 
 MAX_CORES = 8192
 
@@ -131,8 +137,6 @@ def main() -> None:
     """Do the job; whatever goes wrong is written down before every rank is ended."""
     job, name = read_job(Path(sys.argv[1]))
     folder = LiveFolder(job.run)
-    if len(sys.argv) == 2:
-        start_guard(lambda death: write_death(folder, _named(death, job.config.threads)))
     die_with_parent(signal.SIGKILL)  # a rank that waits for others would not see that the supervisor is gone
     module, _, function = name.partition(":")
     comm = _meet(job.config, *sys.argv[2:])
@@ -142,7 +146,7 @@ def main() -> None:
         if isinstance(error, PeerLost) and isinstance(comm, MPIComm):
             time.sleep(LOST_S)
         write_failure(folder, error, comm.rank)
-        state.known = Known.USER
+        state.known = FailureKnown.USER
 
     try:
         check_world(comm, num_ranks(job.config) // job.config.threads)
@@ -172,11 +176,6 @@ def _with_data(job: Job) -> Job:
     task = tasks.load(job.config.task)
     data = load_data(task, job.config)
     return replace(job, task=task, data=data, read_s=time.perf_counter() - started)
-
-
-def _named(death: RankFailed, threads: int) -> RankFailed:
-    """Name a process by the first of its ranks."""
-    return RankFailed(rank=death.rank * threads, host=death.host, step=death.step, cause=death.cause)
 
 
 def _meet(config: RunConfig, address: str = "", rank: str = "0", listener: str = "") -> World:

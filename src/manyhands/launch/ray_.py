@@ -21,15 +21,15 @@ from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, RankFailed, check
 from manyhands.launch.base import Launcher, Observer, Worker
 from manyhands.launch.environment import check_alone
-from manyhands.launch.interrupt import stop_on_signal, tell
-from manyhands.launch.live import LiveFolder, failure_of, read_failures, read_pulse, read_status
-from manyhands.launch.patience import Patience
+from manyhands.launch.mailbox import LiveFolder, failure_of, read_failures, read_pulse, read_status
+from manyhands.launch.on_ray.actor import FAILURE, RankActor, output_of
+from manyhands.launch.on_ray.cluster import check_ray, cluster, forgiving_ray
 from manyhands.launch.processes import check_importable
-from manyhands.launch.ray_actor import FAILURE, RankActor, output_of
-from manyhands.launch.ray_cluster import check_ray, cluster, forgiving_ray
+from manyhands.launch.signals.interrupt import stop_on_signal, tell
+from manyhands.launch.signals.waiting import Patience
 from manyhands.launch.supervisor import FAILURE_GRACE_S, POLL_S, patience_with
 from manyhands.sync.base import num_ranks
-from manyhands.training import Job
+from manyhands.training.job import Job
 
 START_S = 120.0
 """How long the cluster may take to place the ranks."""
@@ -60,7 +60,7 @@ class RayLauncher(Launcher):
         try:
             folder.write_job(job, f"{worker.__module__}:{worker.__qualname__}")
             with stop_on_signal() as stop, cluster(job.config, size) as ray:
-                ranks = _Ranks(ray, job.config, folder, size)
+                ranks = _RayRanks(ray, job.config, folder, size)
                 try:
                     return ranks.work(observe, stop, patience_with(folder, job))
                 finally:
@@ -70,7 +70,7 @@ class RayLauncher(Launcher):
 
 
 @final
-class _Ranks:
+class _RayRanks:
     """The actors of one run."""
 
     def __init__(self, ray: Any, config: RunConfig, folder: LiveFolder, size: int) -> None:

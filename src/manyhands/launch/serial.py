@@ -2,17 +2,17 @@
 
 from typing import Any, final
 
-from manyhands import facts
 from manyhands.comm.self_ import SelfComm
 from manyhands.config import RunConfig
 from manyhands.errors import check
 from manyhands.launch.base import Launcher, Observer, Worker
-from manyhands.launch.cores import process_settings
+from manyhands.launch.blas_threads.count import process_settings
 from manyhands.launch.environment import check_alone
-from manyhands.launch.interrupt import stop_on_signal
-from manyhands.launch.local import LocalWatch, run_threads
-from manyhands.launch.patience import follow, saying_whom
-from manyhands.training import Job
+from manyhands.launch.in_process import LocalWatch, run_threads
+from manyhands.launch.signals.interrupt import stop_on_signal
+from manyhands.launch.signals.waiting import follow, saying_whom
+from manyhands.machine import facts
+from manyhands.training.job import Job
 
 
 @final

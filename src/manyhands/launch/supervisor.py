@@ -16,14 +16,14 @@ from manyhands.comm.torch_ import PeerLost
 from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError
 from manyhands.launch.base import Observer, Worker
-from manyhands.launch.guard import cause_of
-from manyhands.launch.interrupt import stop_on_signal, tell
-from manyhands.launch.live import LiveFolder, failure_in, read_failures, read_pulse, read_status
-from manyhands.launch.patience import Patience, follow
-from manyhands.launch.segments import sweep
-from manyhands.launch.starters import Process, Starter
+from manyhands.launch.guard.process import cause_of
+from manyhands.launch.guard.segments import sweep
+from manyhands.launch.mailbox import LiveFolder, failure_in, read_failures, read_pulse, read_status
+from manyhands.launch.signals.interrupt import stop_on_signal, tell
+from manyhands.launch.signals.waiting import Patience, follow
+from manyhands.launch.spawn import Process, Starter
 from manyhands.sync.base import num_ranks
-from manyhands.training import Job
+from manyhands.training.job import Job
 
 POLL_S = 0.05
 FAILURE_GRACE_S = 3.0
@@ -43,7 +43,7 @@ def supervise(worker: Worker, job: Job, observe: Observer, starter: Starter) -> 
     try:
         folder.write_job(job, f"{worker.__module__}:{worker.__qualname__}")
         with stop_on_signal() as stop:
-            ranks = _Ranks(num_ranks(job.config), folder, starter)
+            ranks = _RankProcesses(num_ranks(job.config), folder, starter)
             try:
                 ranks.start(job.config)
                 statuses = ranks.wait(observe, stop, patience_with(folder, job))
@@ -66,7 +66,7 @@ def patience_with(folder: LiveFolder, job: Job) -> Patience:
 
 
 @final
-class _Ranks:
+class _RankProcesses:
     """The processes of one run."""
 
     def __init__(self, size: int, folder: LiveFolder, starter: Starter) -> None:
@@ -139,7 +139,7 @@ class _Ranks:
             return deaths[0]
         if reported:
             return reported[0]
-        tail = "".join(self._output).strip()[-2000:]
+        tail = "".join(line for line in self._output if not self._starter.guess.match(line)).strip()[-2000:]
         status = next(filter(None, statuses), None)
         how = f"was {cause_of(status)}" if status is not None and status < 0 else f"ended with status {status}"
         return ManyhandsError(f"{self._starter.name} {how}" + (f":\n{tail}" if tail else ""))

@@ -6,7 +6,7 @@ from manyhands.comm.torch_ import TorchComm
 from manyhands.config import RunConfig
 from manyhands.errors import check
 from manyhands.launch.processes import ProcessLauncher, check_processes
-from manyhands.launch.starters import Children
+from manyhands.launch.spawn import Children
 
 
 @final

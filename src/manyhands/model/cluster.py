@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from manyhands.config import parse_toml, plain_words
+from manyhands.config import parse_toml, sentence_of
 from manyhands.errors import UserError, check, shown, unknown
 from manyhands.model.links import Floats, Link
 
@@ -213,6 +213,5 @@ def _make_cluster(values: dict[str, Any]) -> Cluster:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "missing":
-            raise UserError(f"it needs a value for {name}") from None
-        raise UserError(f"{name} {plain_words(first['msg'])}, got {shown(first['input'])}") from None
+        missing = first["type"] == "missing"
+        raise UserError(f"it needs a value for {name}" if missing else sentence_of(error, name=name)) from None

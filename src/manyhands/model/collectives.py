@@ -40,21 +40,22 @@ class Algorithm:
         return np.where(ranks > 1, self.formula(ranks, n, link, gamma_s_per_byte), 0.0)
 
 
-class Best(NamedTuple):
+class CheapestCall(NamedTuple):
     """The cheapest algorithm of a call."""
 
     cost_s: Floats
     name: npt.NDArray[np.str_]
 
 
-_ALGORITHMS: dict[str, dict[str, Algorithm]] = {}
+ALGORITHMS: dict[str, dict[str, Algorithm]] = {}
+"""The algorithms of each call that has a cost, by their names."""
 
 
 def algorithm(call: str, name: str) -> Callable[[Formula], Algorithm]:
     """Make a formula one of the algorithms of a call."""
 
     def register(formula: Formula) -> Algorithm:
-        known = _ALGORITHMS.setdefault(call, {})
+        known = ALGORITHMS.setdefault(call, {})
         assert name not in known
         known[name] = Algorithm(call, name, formula)
         return known[name]
@@ -62,28 +63,20 @@ def algorithm(call: str, name: str) -> Callable[[Formula], Algorithm]:
     return register
 
 
-def calls() -> list[str]:
-    """List the calls that have a cost."""
-    return list(_ALGORITHMS)
-
-
 def algorithms(call: str) -> dict[str, Algorithm]:
     """Return the algorithms of a call by their names."""
-    if call not in _ALGORITHMS:
-        unknown("call", call, _ALGORITHMS)
-    return _ALGORITHMS[call]
+    if call not in ALGORITHMS:
+        unknown("call", call, ALGORITHMS)
+    return ALGORITHMS[call]
 
 
-def best(call: str, p: npt.ArrayLike, num_bytes: npt.ArrayLike, link: Link, gamma_s_per_byte: float = 0.0) -> Best:
+def best(
+    call: str, p: npt.ArrayLike, num_bytes: npt.ArrayLike, link: Link, gamma_s_per_byte: float = 0.0
+) -> CheapestCall:
     """Return the cheapest algorithm's cost and name: what MPI libraries approximate by tables of thresholds."""
     found = algorithms(call)
     costs = np.stack([each(p, num_bytes, link, gamma_s_per_byte) for each in found.values()])
-    return Best(costs.min(axis=0), np.array(list(found))[costs.argmin(axis=0)])
-
-
-def best_all_reduce(p: npt.ArrayLike, num_bytes: npt.ArrayLike, link: Link, gamma_s_per_byte: float = 0.0) -> Best:
-    """Return the cheapest all-reduce."""
-    return best("all-reduce", p, num_bytes, link, gamma_s_per_byte)
+    return CheapestCall(costs.min(axis=0), np.array(list(found))[costs.argmin(axis=0)])
 
 
 @algorithm("all-reduce", "ring")
@@ -192,18 +185,6 @@ def dissemination(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
 def direct(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Send one message from one rank to another."""
     return link.message_s(n)
-
-
-@algorithm("fan-in", "server")
-def server_fan_in(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
-    """Send from p − 1 ranks to one server at once; they queue for its port, and it adds one while the next arrives."""
-    return link.message_s(n) + (p - 2) * np.maximum(link.busy_s(n), n * gamma) + n * gamma
-
-
-@algorithm("fan-out", "server")
-def server_fan_out(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
-    """Send from one server to p − 1 ranks, one after the other through its port."""
-    return link.message_s(n) + (p - 2) * link.busy_s(n)
 
 
 def _fold(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:

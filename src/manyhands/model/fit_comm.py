@@ -26,7 +26,7 @@ FIRST_GUESS = (1e-6, 1e-10, 1e-10)
 """α in seconds, β and γ in seconds per byte, for the first choice of algorithms."""
 
 
-class Point(NamedTuple):
+class TimedCall(NamedTuple):
     """A call that was measured."""
 
     call: str
@@ -35,8 +35,8 @@ class Point(NamedTuple):
     seconds: float
 
 
-class Fit(NamedTuple):
-    """What fits best."""
+class CallFit(NamedTuple):
+    """Latency, bandwidth and adding rate that fit the measured calls best."""
 
     link: Link
     gamma_s_per_byte: float
@@ -53,7 +53,7 @@ def cost_s(model: CommModel, call: str, p: float, num_bytes: float, link: Link, 
     return min(_apply(way, p, num_bytes, link, gamma_s_per_byte) for way in _ways(model, call, p, num_bytes))
 
 
-def fit_comm(model: CommModel, points: Sequence[Point]) -> Fit:
+def fit_comm(model: CommModel, points: Sequence[TimedCall]) -> CallFit:
     """Fit to points; of messages, as if both directions at once took no longer, and as if they did: the better one.
 
     Of threads only two count: for more of them α is another.
@@ -64,10 +64,10 @@ def fit_comm(model: CommModel, points: Sequence[Point]) -> Fit:
     return min((_solve(model, used, full_duplex=each) for each in duplex), key=lambda fit: fit.misfit)
 
 
-def _solve(model: CommModel, points: Sequence[Point], *, full_duplex: bool) -> Fit:
+def _solve(model: CommModel, points: Sequence[TimedCall], *, full_duplex: bool) -> CallFit:
     seconds = np.array([point.seconds for point in points])
     guess = np.array(FIRST_GUESS)
-    found: list[Fit] = []
+    found: list[CallFit] = []
     for _ in range(TURNS):
         rows = np.array([_row(model, point, guess.tolist(), full_duplex) for point in points])
         guess, _ = nnls(rows / seconds[:, None], np.ones(len(points)))
@@ -79,10 +79,10 @@ def _solve(model: CommModel, points: Sequence[Point], *, full_duplex: bool) -> F
     return best if best.misfit < GOOD else _searched(model, points, best)
 
 
-def _searched(model: CommModel, points: Sequence[Point], begun: Fit) -> Fit:
+def _searched(model: CommModel, points: Sequence[TimedCall], begun: CallFit) -> CallFit:
     """Go downhill from a fit (Nelder and Mead 1965), in the logarithms of what is sought."""
 
-    def at(logarithms: Floats) -> Fit:
+    def at(logarithms: Floats) -> CallFit:
         return _judged(model, points, np.exp(logarithms).tolist(), begun.link.full_duplex)
 
     values = (begun.link.alpha_s, begun.link.beta_s_per_byte, begun.gamma_s_per_byte)
@@ -91,14 +91,14 @@ def _searched(model: CommModel, points: Sequence[Point], begun: Fit) -> Fit:
     return min((begun, at(found.x)), key=lambda fit: fit.misfit)
 
 
-def _judged(model: CommModel, points: Sequence[Point], values: Sequence[float], full_duplex: bool) -> Fit:
+def _judged(model: CommModel, points: Sequence[TimedCall], values: Sequence[float], full_duplex: bool) -> CallFit:
     link, gamma = _unpack(values, full_duplex)
     costs = [cost_s(model, point.call, point.ranks, point.num_bytes, link, gamma) for point in points]
     ratios = np.maximum(costs, LEAST) / [point.seconds for point in points]
-    return Fit(link, gamma, float(np.median(np.abs(ratios - 1))), float(np.mean(np.abs(np.log(ratios)))))
+    return CallFit(link, gamma, float(np.median(np.abs(ratios - 1))), float(np.mean(np.abs(np.log(ratios)))))
 
 
-def _row(model: CommModel, point: Point, guess: Sequence[float], full_duplex: bool) -> list[float]:
+def _row(model: CommModel, point: TimedCall, guess: Sequence[float], full_duplex: bool) -> list[float]:
     """Return how often α, β and γ each count in the algorithm that is the cheapest by the guess."""
     p, n = point.ranks, point.num_bytes
     cheapest = min(_ways(model, point.call, p, n), key=lambda way: _apply(way, p, n, *_unpack(guess, full_duplex)))

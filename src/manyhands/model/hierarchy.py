@@ -15,7 +15,7 @@ from manyhands.model.collectives import best
 from manyhands.model.links import Floats, Link
 
 
-class Part(NamedTuple):
+class LevelCall(NamedTuple):
     """A call of the ranks of a node, or of the nodes' leaders."""
 
     inside: bool
@@ -24,21 +24,21 @@ class Part(NamedTuple):
     """Of the whole call's bytes, the nodes, and the ranks of a node."""
 
 
-PARTS: dict[str, tuple[Part, ...]] = {
-    "all-reduce": (Part(True, "reduce"), Part(False, "all-reduce"), Part(True, "broadcast")),
-    "reduce": (Part(True, "reduce"), Part(False, "reduce")),
-    "broadcast": (Part(False, "broadcast"), Part(True, "broadcast")),
+PARTS: dict[str, tuple[LevelCall, ...]] = {
+    "all-reduce": (LevelCall(True, "reduce"), LevelCall(False, "all-reduce"), LevelCall(True, "broadcast")),
+    "reduce": (LevelCall(True, "reduce"), LevelCall(False, "reduce")),
+    "broadcast": (LevelCall(False, "broadcast"), LevelCall(True, "broadcast")),
     "all-gather": (
-        Part(True, "gather"),
-        Part(False, "all-gather", lambda n, nodes, size: n * size),
-        Part(True, "broadcast", lambda n, nodes, size: n * size * nodes),
+        LevelCall(True, "gather"),
+        LevelCall(False, "all-gather", lambda n, nodes, size: n * size),
+        LevelCall(True, "broadcast", lambda n, nodes, size: n * size * nodes),
     ),
     "reduce-scatter": (
-        Part(True, "reduce"),
-        Part(False, "reduce-scatter"),
-        Part(True, "scatter", lambda n, nodes, size: n / (size * nodes)),
+        LevelCall(True, "reduce"),
+        LevelCall(False, "reduce-scatter"),
+        LevelCall(True, "scatter", lambda n, nodes, size: n / (size * nodes)),
     ),
-    "barrier": (Part(True, "barrier"), Part(False, "barrier"), Part(True, "barrier")),
+    "barrier": (LevelCall(True, "barrier"), LevelCall(False, "barrier"), LevelCall(True, "barrier")),
 }
 """Calls that nodes do in parts; of the others every message goes straight from one rank to another."""
 

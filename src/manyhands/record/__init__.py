@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from manyhands.lazy import lazy
+from manyhands._lazy import lazy
 
 if TYPE_CHECKING:
     from manyhands.record.files import write_atomically
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
         RunDir,
         RunRecord,
         Steady,
-        find_run,
-        list_runs,
         new_id,
         open_run,
         read_events,
@@ -28,14 +26,12 @@ if TYPE_CHECKING:
         Fit,
         Interval,
         Kind,
+        LostShare,
         Measure,
-        Part,
         Remedy,
         Row,
         SweepDir,
         SweepRecord,
-        find_sweep,
-        list_sweeps,
     )
 
 __all__ = [
@@ -47,9 +43,9 @@ __all__ = [
     "Interval",
     "Kind",
     "LineRow",
+    "LostShare",
     "Measure",
     "Others",
-    "Part",
     "ProfileRecord",
     "Pulse",
     "Quantiles",
@@ -62,10 +58,6 @@ __all__ = [
     "Steady",
     "SweepDir",
     "SweepRecord",
-    "find_run",
-    "find_sweep",
-    "list_runs",
-    "list_sweeps",
     "new_id",
     "open_run",
     "read_events",
@@ -73,8 +65,8 @@ __all__ = [
 ]
 
 _SWEEPS = {
-    "Cause", "Cell", "Finding", "Fit", "Interval", "Kind", "Measure", "Part", "Remedy", "Row", "SweepDir",
-    "SweepRecord", "find_sweep", "list_sweeps",
+    "Cause", "Cell", "Finding", "Fit", "Interval", "Kind", "Measure", "LostShare", "Remedy", "Row", "SweepDir",
+    "SweepRecord",
 }  # fmt: skip
 _PROFILES = {"FunctionRow", "LineRow", "ProfileRecord", "RankProfile"}
 

@@ -1,16 +1,14 @@
 """What `manyhands advise` found: how to reach an accuracy soonest, and why. Needs neither torch nor MPI."""
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from manyhands.record.reading import oldest_first, read_record
 from manyhands.record.simulation import Estimate
+from manyhands.record.store import Folder
 
 
-class Training(BaseModel):
+class TargetTraining(BaseModel):
     """A training in one process that was followed until it reached the accuracy, or was given up."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -134,29 +132,18 @@ class AdviceRecord(BaseModel):
     """What was seen that makes it less sure, such as a seed that did not get there."""
     measured: list[str]
     assumed: list[str]
-    trainings: list[Training]
+    trainings: list[TargetTraining]
     machine: str
     """The machine that was calibrated."""
     calibrated: str
     versions: dict[str, str]
 
 
-@dataclass(frozen=True)
-class AdviceDir:
+class AdviceDir(Folder[AdviceRecord]):
     """The folder of one piece of advice."""
 
-    path: Path
-
-    @property
-    def record(self) -> Path:
-        """The advice."""
-        return self.path / "advice.json"
-
-    def read(self) -> AdviceRecord:
-        """Return the record."""
-        return read_record(self.record, AdviceRecord, "advice")
-
-
-def list_advice(out: Path) -> list[AdviceDir]:
-    """Return all advice under this folder, the newest at the end."""
-    return [AdviceDir(file.parent) for file in oldest_first(out.glob("*/advice.json"))]
+    kind = "advice"
+    record_name = "advice"
+    record_class = AdviceRecord
+    record_file = "advice.json"
+    dated_by = (record_file,)

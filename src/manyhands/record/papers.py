@@ -1,12 +1,11 @@
 """What came out of rebuilding papers' tables: each published figure, ours beside it, and a verdict. Needs no torch."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from manyhands.record.reading import read_record
+from manyhands.record.store import Folder
 from manyhands.record.sweep import Interval
 
 Verdict = Literal[
@@ -121,21 +120,19 @@ class ReproductionRecord(BaseModel):
     versions: dict[str, str]
 
 
-@dataclass(frozen=True)
-class ReproductionDir:
+class ReproductionDir(Folder[ReproductionRecord]):
     """The folder of one reproduction."""
 
-    path: Path
+    kind = "reproduction"
+    record_name = "reproduction's record"
+    record_class = ReproductionRecord
+    record_file = "reproduction.json"
+    dated_by = (record_file,)
 
     @property
     def taken(self) -> Path:
         """One JSON object a line for each run that has ended; written as they end."""
         return self.path / "measures.jsonl"
-
-    @property
-    def record(self) -> Path:
-        """The result; there from the start, so that a reproduction that was stopped is known."""
-        return self.path / "reproduction.json"
 
     @property
     def markdown(self) -> Path:
@@ -146,7 +143,3 @@ class ReproductionDir:
     def runs(self) -> Path:
         """The folders of the runs."""
         return self.path / "runs"
-
-    def read(self) -> ReproductionRecord:
-        """Return the record."""
-        return read_record(self.record, ReproductionRecord, "reproduction's record")

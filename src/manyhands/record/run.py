@@ -1,18 +1,15 @@
 """What came out of a run, and the folder that keeps it. Needs neither torch nor MPI."""
 
-import contextlib
 import json
-import secrets
-import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from manyhands.config import RunConfig
-from manyhands.errors import UserError, check, unknown
+from manyhands.errors import UserError
 from manyhands.record.files import write_atomically
+from manyhands.record.store import Folder, new_name, stem_of, writing_below
 from manyhands.spec import with_field_docs
 
 
@@ -172,21 +169,19 @@ class Pulse(BaseModel):
     """Seconds that this rank waited for others in them."""
 
 
-@dataclass(frozen=True)
-class RunDir:
+class RunDir(Folder[RunRecord]):
     """The folder of one run: `run.toml`, `record.json`, `steps.jsonl`, `model.safetensors`, checkpoints."""
 
-    path: Path
+    kind = "run"
+    record_name = "run's record"
+    record_class = RunRecord
+    record_file = "record.json"
+    dated_by = ("run.toml",)
 
     @property
     def toml(self) -> Path:
         """The settings, to run again with `--config`."""
         return self.path / "run.toml"
-
-    @property
-    def record(self) -> Path:
-        """The result."""
-        return self.path / "record.json"
 
     @property
     def steps(self) -> Path:
@@ -232,38 +227,18 @@ class RunDir:
         """Where ranks and supervisor meet while the run goes on; gone afterwards."""
         return self.path / "live"
 
-    def read(self) -> RunRecord | None:
-        """Return the record, or None where there is none that can be read."""
-        try:
-            return RunRecord.model_validate_json(self.record.read_bytes())
-        except (OSError, ValidationError):
-            return None
-
 
 def new_id(config: RunConfig) -> str:
     """Name a run by its time, task and workers, and six letters that keep it unique."""
-    stem = Path(config.task.partition(":")[0]).stem
     many = f"{config.workers}x{config.threads}" if config.threads > 1 else str(config.workers)
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{stem}-{config.engine}{many}-{secrets.token_hex(3)}"
-
-
-def make_folder(run: RunDir) -> None:
-    """Make the run's folder; one that cannot be made is a user error."""
-    try:
-        run.path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write to --out '{run.path.parent}': {error.strerror}") from None
-    except ValueError as error:  # a name that no file can have
-        raise UserError(f"cannot write to --out '{run.path.parent}': {error}") from None
+    return new_name(stem_of(config.task), f"{config.engine}{many}", letters=6)
 
 
 def open_run(run: RunDir, config: RunConfig) -> None:
     """Make the run's folder and write its settings; a folder that cannot be written is a user error."""
-    make_folder(run)
-    try:
+    run.make()
+    with writing_below(run.path.parent):
         write_atomically(run.toml, config.to_toml())
-    except OSError as error:
-        raise UserError(f"cannot write to --out '{run.path.parent}': {error.strerror}") from None
 
 
 def read_events(folder: str, server: int) -> list[dict[str, int]]:
@@ -276,27 +251,3 @@ def read_events(folder: str, server: int) -> list[dict[str, int]]:
         return [{"worker": int(event["worker"]), "staleness": int(event["staleness"])} for event in events]
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         raise UserError(f"'{path}' is damaged: its lines are not events of a server") from None
-
-
-def list_runs(out: Path) -> list[RunDir]:
-    """Return the runs under this folder, the one started or resumed last at the end."""
-    written_ns: dict[Path, int] = {}
-    for file in out.glob("*/run.toml"):
-        with contextlib.suppress(OSError):  # just deleted
-            written_ns[file.parent] = file.stat().st_mtime_ns
-    return [RunDir(folder) for folder in sorted(written_ns, key=lambda folder: written_ns[folder])]
-
-
-def find_run(out: Path, name: str) -> RunDir:
-    """Return the run with this id, unique part of an id, or path; `last` is the newest."""
-    if (Path(name) / "run.toml").is_file():
-        return RunDir(Path(name))
-    runs = list_runs(out)
-    check(bool(runs), f"there are no runs under '{out}'")
-    if name == "last":
-        return runs[-1]
-    found = [r for r in runs if name == r.path.name] or [r for r in runs if name in r.path.name]
-    check(len(found) <= 1, f"'{name}' fits {len(found)} runs under '{out}'; give more of the id")
-    if not found:
-        unknown(f"run under '{out}' named", name, [r.path.name for r in runs[-5:]])
-    return found[0]

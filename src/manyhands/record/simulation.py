@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, computed_field
+from pydantic import BaseModel, ConfigDict, computed_field
 
-from manyhands.errors import UserError
-from manyhands.record.reading import oldest_first, read_record
+from manyhands.record.store import Folder, read_lines
 from manyhands.record.virtual import Method as TrainingMethod
 from manyhands.record.virtual import VirtualPoint
 
@@ -167,20 +166,14 @@ class SimulationRecord(BaseModel):
         return self.rows[0].by if self.rows else "nodes"
 
 
-@dataclass(frozen=True)
-class SimulationDir:
+class SimulationDir(Folder[SimulationRecord]):
     """The folder of one simulation."""
 
-    path: Path
-
-    @property
-    def record(self) -> Path:
-        """The result."""
-        return self.path / "simulation.json"
-
-    def read(self) -> SimulationRecord:
-        """Return the record."""
-        return read_record(self.record, SimulationRecord, "simulation's record")
+    kind = "simulation"
+    record_name = "simulation's record"
+    record_class = SimulationRecord
+    record_file = "simulation.json"
+    dated_by = (record_file,)
 
 
 class CodecTimes(BaseModel):
@@ -274,44 +267,16 @@ LEDGER = "validations.jsonl"
 """In the folder of all validations: one line for each configuration that was ever predicted and run."""
 
 
-@dataclass(frozen=True)
-class ValidationDir:
+class ValidationDir(Folder[ValidationRecord]):
     """The folder of one validation."""
 
-    path: Path
-
-    @property
-    def record(self) -> Path:
-        """The result."""
-        return self.path / "validation.json"
-
-    def read(self) -> ValidationRecord:
-        """Return the record."""
-        return read_record(self.record, ValidationRecord, "validation's record")
-
-
-def list_simulations(out: Path) -> list[SimulationDir]:
-    """Return the simulations under this folder, the newest at the end."""
-    return [SimulationDir(file.parent) for file in oldest_first(out.glob("*/simulation.json"))]
-
-
-def list_validations(out: Path) -> list[ValidationDir]:
-    """Return the validations under this folder, the newest at the end."""
-    return [ValidationDir(file.parent) for file in oldest_first(out.glob("*/validation.json"))]
+    kind = "validation"
+    record_name = "validation's record"
+    record_class = ValidationRecord
+    record_file = "validation.json"
+    dated_by = (record_file,)
 
 
 def read_validations(path: Path) -> list[Validation]:
     """Return all that was validated so far; a last line that was cut off is left out."""
-    if not path.is_file():
-        return []
-    try:
-        whole, _, _ = path.read_bytes().rpartition(b"\n")
-    except OSError as error:
-        raise UserError(f"cannot read '{path}': {error.strerror}") from None
-    found = []
-    for number, line in enumerate(whole.splitlines(), 1):
-        try:
-            found += [Validation.model_validate_json(line)] if line.strip() else []
-        except ValidationError:
-            raise UserError(f"'{path}' is damaged: line {number} is not a validation") from None
-    return found
+    return read_lines(path, Validation, "a validation", blank_lines=True)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from manyhands.errors import Diverged, Stopped, UserError, printable
 from manyhands.record.files import remove_unfinished, write_atomically, writing
 from manyhands.record.owner import own, state_of
-from manyhands.record.run import RunDir, RunRecord, make_folder
+from manyhands.record.run import RunDir, RunRecord
 
 UNREADABLE = "unreadable"
 
@@ -33,7 +33,7 @@ class Status(NamedTuple):
 @contextmanager
 def own_run(run: RunDir, say: Callable[[str], None] = lambda sentence: None) -> Iterator[None]:
     """Be the owner of a run's folder; remove what an owner that was killed had not finished."""
-    make_folder(run)
+    run.make()
     with own(run.path, f"run '{run.path.name}'", say):
         remove_unfinished(run.checkpoints)
         shutil.rmtree(run.live, ignore_errors=True)
@@ -76,7 +76,7 @@ def status_of(run: RunDir) -> Status:
         return Status("killed", f"{owner} is gone")
     if state == "elsewhere" and owner is not None:
         return Status(f"on {owner.host}", f"{owner} had it since {owner.since}")
-    record = run.read()
+    record = run.read_or_none()
     if record is not None:
         return Status(record.status, record.weights_missing)
     if run.record.is_file():
@@ -86,7 +86,7 @@ def status_of(run: RunDir) -> Status:
 
 def record_of(run: RunDir) -> RunRecord:
     """Return a run's record; say how the run is doing, or how it ended, where it has none."""
-    record = run.read()
+    record = run.read_or_none()
     if record is None:
         word, says = status_of(run)
         if word == UNREADABLE:

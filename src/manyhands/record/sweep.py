@@ -1,15 +1,13 @@
 """What came out of a sweep: the runs of each cell, and what they say together. Needs neither torch nor MPI."""
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from manyhands.errors import check, unknown
-from manyhands.record.reading import read_record
 from manyhands.record.run import Others
+from manyhands.record.store import Folder
 from manyhands.spec import with_field_docs
 
 Kind = Literal["strong", "weak"]
@@ -213,7 +211,7 @@ class Fit(BaseModel):
         return any(p.high - p.low >= WIDE or not p.is_known for p in shares)
 
 
-class Part(BaseModel):
+class LostShare(BaseModel):
     """Percent of a step's time that went to one cause instead of work done; below 0 for a gain."""
 
     cause: Cause
@@ -237,7 +235,7 @@ class Finding(BaseModel):
     row: str
     """The key of the row's cell."""
     headline: str
-    parts: list[Part]
+    parts: list[LostShare]
     sentences: list[str]
     remedies: list[Remedy]
 
@@ -274,11 +272,14 @@ class SweepRecord(BaseModel):
     """What was left out to keep to the budget."""
 
 
-@dataclass(frozen=True)
-class SweepDir:
+class SweepDir(Folder[SweepRecord]):
     """The folder of one sweep."""
 
-    path: Path
+    kind = "sweep"
+    record_name = "sweep's record"
+    record_class = SweepRecord
+    record_file = "sweep.json"
+    dated_by = ("sweep.toml", record_file)
 
     @property
     def toml(self) -> Path:
@@ -291,11 +292,6 @@ class SweepDir:
         return self.path / "measures.jsonl"
 
     @property
-    def record(self) -> Path:
-        """The result."""
-        return self.path / "sweep.json"
-
-    @property
     def runs(self) -> Path:
         """The folders of the runs."""
         return self.path / "runs"
@@ -304,31 +300,3 @@ class SweepDir:
     def report(self) -> Path:
         """The report to open in a browser; `report.csv`, `report.md` and pictures stand beside it."""
         return self.path / "report.html"
-
-    def read(self) -> SweepRecord:
-        """Return the record."""
-        return read_record(self.record, SweepRecord, "sweep's record")
-
-
-def list_sweeps(out: Path) -> list[SweepDir]:
-    """Return the sweeps under this folder, the one that was at work last at the end."""
-    files = (*out.glob("*/sweep.toml"), *out.glob("*/sweep.json"))
-    touched_ns: dict[Path, int] = {}
-    for file in files:
-        touched_ns[file.parent] = max(touched_ns.get(file.parent, 0), file.stat().st_mtime_ns)
-    return [SweepDir(folder) for folder in sorted(touched_ns, key=lambda folder: touched_ns[folder])]
-
-
-def find_sweep(out: Path, name: str) -> SweepDir:
-    """Return the sweep with this id, unique part of an id, or path; `last` is the newest."""
-    if (Path(name) / "sweep.toml").is_file():
-        return SweepDir(Path(name).resolve() if Path(name).name in ("", "..") else Path(name))
-    sweeps = list_sweeps(out)
-    check(bool(sweeps), f"there are no sweeps under '{out}'")
-    if name == "last":
-        return sweeps[-1]
-    found = [s for s in sweeps if name == s.path.name] or [s for s in sweeps if name in s.path.name]
-    check(len(found) <= 1, f"'{name}' fits {len(found)} sweeps under '{out}'; give more of the id")
-    if not found:
-        unknown(f"sweep under '{out}' named", name, [s.path.name for s in sweeps[-5:]])
-    return found[0]

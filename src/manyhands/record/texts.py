@@ -86,6 +86,21 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min {rest} s" if rest else f"{minutes} min"
 
 
+def milliseconds(ms: float) -> str:
+    """Write a time that is given in milliseconds, in the unit that suits it."""
+    return duration(ms / 1e3)
+
+
+def factor(value: float) -> str:
+    """Write a factor with three figures: 908×."""
+    return f"{figure(value)}×"
+
+
+def figure_percent(share: float) -> str:
+    """Write a share as a percentage with three figures: 97.6 %."""
+    return f"{figure(100 * share)} %"
+
+
 def num_bytes(count: float | None) -> str:
     """Write a number of bytes in the unit that suits it: 940 kB, 1.88 MB."""
     if count is None or not math.isfinite(count):

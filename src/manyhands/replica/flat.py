@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from manyhands.replica.base import Batch, Loss, Replica
 from manyhands.replica.layout import Layout
-from manyhands.replica.random import Draws
+from manyhands.replica.random import Draws, seed_generators
 from manyhands.replica.update import OptimizerFactory, Update
 
 
@@ -42,7 +42,7 @@ class FlatReplica(Replica):
             return torch.zeros((), dtype=self.params.dtype, device=self.params.device)
         self._draws.at(batch.key, batch.first, rows)
         if self._reseed:
-            torch.manual_seed(batch.key ^ batch.first)
+            seed_generators(batch.key ^ batch.first)
         self._write_counters()
         before = self._statistics.clone() if self._statistics.numel() else None
         loss = self._loss(self.module(batch.x), batch.y) * weight

@@ -23,7 +23,7 @@ CROSS_ENTROPY, SIGMOID_ENTROPY = "cross-entropy", "sigmoid-cross-entropy"
 
 
 @dataclass
-class Layer:
+class FusedLayer:
     """A Linear layer's views of the flat tensors, and what follows it."""
 
     weight: Tensor
@@ -78,7 +78,7 @@ class FusedReplica(Replica):
             assert linear.weight.grad is not None
             assert linear.bias.grad is not None
             weight, bias = linear.weight.data, linear.bias.data
-            self._layers.append(Layer(weight, weight.t(), bias, linear.weight.grad, linear.bias.grad, activation))
+            self._layers.append(FusedLayer(weight, weight.t(), bias, linear.weight.grad, linear.bias.grad, activation))
         self._buffers: dict[int, Buffers] = {}
         self._ready: list[Callable[[int, int], None]] = []
         self._spans = _spans(self._layers)
@@ -161,7 +161,7 @@ def through_(delta: Tensor, out: Tensor, activation: type[nn.Module] | None) -> 
     return delta
 
 
-def _spans(layers: list[Layer]) -> list[tuple[int, int]]:
+def _spans(layers: list[FusedLayer]) -> list[tuple[int, int]]:
     spans, start = [], 0
     for layer in layers:
         stop = start + layer.weight.numel() + layer.bias.numel()

@@ -13,7 +13,7 @@ from manyhands.replica.update import Update
 
 
 @dataclass(frozen=True)
-class Ready:
+class GradientReady:
     """When a part of the gradients is final, as a share of the time of forward and backward."""
 
     share: float
@@ -30,7 +30,7 @@ class Outline:
     num_weights: int
     dtype: torch.dtype
     shapes: tuple[tuple[int, ...], ...]
-    ready: Callable[[], tuple[Ready, ...]] = tuple
+    ready: Callable[[], tuple[GradientReady, ...]] = tuple
     """Tells the parts of the gradients in the order in which they become final; asked only where somebody listens."""
 
     @property
@@ -64,7 +64,7 @@ class MetaReplica(Replica):
         self.grads = hollow((outline.numel,), outline.dtype, self.charge)
         self.update = Update(self.params, self.grads, outline.num_weights, lambda p: torch.optim.SGD(p, lr=0.0))
         self._listeners: list[Callable[[int, int], None]] = []
-        self._ready: tuple[Ready, ...] = ()
+        self._ready: tuple[GradientReady, ...] = ()
         self._loss = torch.zeros(())
 
     def forward_backward(self, batch: Batch | None = None, weight: float = 1.0) -> Tensor:
@@ -97,7 +97,7 @@ class MetaReplica(Replica):
         self._advance(num_bytes * self._paces.s_per_byte)
 
 
-def outline_of(replica: Replica, ready: Callable[[], tuple[Ready, ...]] = tuple) -> Outline:
+def outline_of(replica: Replica, ready: Callable[[], tuple[GradientReady, ...]] = tuple) -> Outline:
     """Return what is to be known of a real replica."""
     params = replica.params
     return Outline(params.numel(), replica.update.num_weights, params.dtype, tuple(replica.shapes()), ready)

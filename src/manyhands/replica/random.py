@@ -4,8 +4,10 @@ Each element's bit is a hash of (seed, step, draw, row of the global batch, plac
 32-bit integer arithmetic: the same on every worker, thread and device, and with no generator to share.
 """
 
+import random
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -46,6 +48,13 @@ def mix_key(*parts: int) -> int:
         h = ((h ^ (h >> 27)) * 0x94D049BB133111EB) & _MASK
         h ^= h >> 31
     return h
+
+
+def seed_generators(key: int) -> None:
+    """Seed the process-wide generators of torch, numpy and Python, for models that draw from one of them."""
+    torch.manual_seed(key)
+    np.random.seed(key % 2**32)
+    random.seed(key)
 
 
 _MASK = (1 << 64) - 1

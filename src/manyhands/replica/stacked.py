@@ -9,6 +9,7 @@ others, it is stacked.
 """
 
 import copy
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import final
@@ -17,13 +18,24 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from manyhands.replica.base import Loss
+from manyhands.replica.base import Loss, Replica
 from manyhands.replica.build import LOSSES
-from manyhands.replica.fused import CROSS_ENTROPY, Buffers, Layer, activate_, stack_of_layers, through_
+from manyhands.replica.fused import (
+    CROSS_ENTROPY,
+    Buffers,
+    FusedLayer,
+    FusedReplica,
+    activate_,
+    stack_of_layers,
+    through_,
+)
 from manyhands.replica.layout import lay_out
 from manyhands.replica.random import Draws, key_random_layers
 from manyhands.replica.traits import traits_of
 from manyhands.replica.update import OptimizerFactory, Update
+
+CACHE_BYTES = 4 << 20
+"""What the weights and gradients of a stack may take on a CPU: more would be fetched from memory in every step."""
 
 
 class Stack(ABC):
@@ -94,7 +106,7 @@ def _fits(trial: "FuncStack", sample: Tensor) -> bool:
     if any(isinstance(layer, nn.modules.conv._ConvNd) for layer in first.modules()):
         return False
     traits = traits_of(first, sample)
-    apart = not (traits.moving or traits.batch_statistics or traits.global_random)
+    apart = not (traits.moving or traits.batch_statistics or traits.global_random or traits.remembers)
     return apart and trial.is_faithful(sample)
 
 
@@ -132,7 +144,7 @@ class FusedStack(Stack):
         x = x.unsqueeze(0).expand(len(self.modules), *x.shape) if x.dim() == self._sample_dims else x
         return self._forward(x.flatten(2), self._new_outputs(x.shape[1]))
 
-    def _views(self) -> Sequence[Layer]:
+    def _views(self) -> Sequence[FusedLayer]:
         """Cut the rows into layers, in the order of the flat weights."""
         parsed = stack_of_layers(self.modules[0])
         assert parsed is not None
@@ -142,7 +154,7 @@ class FusedStack(Stack):
             stop = middle + linear.bias.numel()
             weight, weight_grad = (t[:, start:middle].view(k, *linear.weight.shape) for t in (self.params, self.grads))
             bias, bias_grad = self.params[:, middle:stop].unsqueeze(1), self.grads[:, middle:stop]
-            layers.append(Layer(weight, weight.transpose(1, 2), bias, weight_grad, bias_grad, activation))
+            layers.append(FusedLayer(weight, weight.transpose(1, 2), bias, weight_grad, bias_grad, activation))
             start = stop
         return layers
 
@@ -363,3 +375,12 @@ _ROW_LOSSES: dict[str, Loss] = {"cross-entropy": _cross_entropies, "sigmoid-cros
 def _by_row(loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
     """Turn a mean over the rows into the losses of single rows."""
     return vmap(vmap(lambda out, y: loss(out.unsqueeze(0), y.unsqueeze(0))))
+
+
+def most_in_a_stack(replica: Replica) -> int:
+    """Return how many such models may be stacked: on a CPU, as many as stay in a core's cache.
+
+    Only stacks of Linear layers are cut by that: to the bits of other networks it matters who is stacked with them.
+    """
+    cut_by_cache = isinstance(replica, FusedReplica) and not replica.params.is_cuda
+    return max(1, CACHE_BYTES // (replica.params.nbytes + replica.grads.nbytes)) if cut_by_cache else sys.maxsize

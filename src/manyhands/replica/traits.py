@@ -23,9 +23,11 @@ class Traits:
     moving: tuple[str, ...]
     """Buffers that a training forward pass changes, such as BatchNorm's running statistics."""
     global_random: bool
-    """Whether it draws from the process-wide generator (`F.dropout`, `torch.rand`, dropout inside an LSTM)."""
+    """Whether it draws from a process-wide generator (`F.dropout`, `torch.rand`, dropout inside an LSTM)."""
     batch_statistics: tuple[str, ...]
     """The first layer whose output for a row depends on the other rows of the batch (BatchNorm), if there is one."""
+    remembers: bool
+    """Whether a call changes the next one but by buffers: a generator or a hidden state of the model's own."""
 
 
 def traits_of(module: nn.Module, x: Tensor) -> Traits:
@@ -36,7 +38,7 @@ def traits_of(module: nn.Module, x: Tensor) -> Traits:
         trial(x)
         global_random = moved()
     changed = tuple(name for name, b in trial.named_buffers() if not torch.equal(before[name], b))
-    return Traits(changed, global_random, first_mixing_layer(module, x))
+    return Traits(changed, global_random, first_mixing_layer(module, x), _remembers(module, x))
 
 
 def first_mixing_layer(module: nn.Module, x: Tensor) -> tuple[str, ...]:
@@ -48,6 +50,20 @@ def first_mixing_layer(module: nn.Module, x: Tensor) -> tuple[str, ...]:
         if _close(inputs, other_inputs) and not _close(output, other_output):
             return (name,)
     return ()
+
+
+def _remembers(module: nn.Module, x: Tensor) -> bool:
+    """Tell whether a second pass over the same rows, with equal buffers and draws, gives another output."""
+    trial = copy.deepcopy(module).train()
+    places = [(m._buffers, name, b.clone()) for m in trial.modules() for name, b in m._buffers.items() if b is not None]
+    outputs = []
+    for _ in range(2):
+        for buffers, name, b in places:
+            buffers[name] = b.clone()
+        _start_draws(trial, len(x))
+        with untouched_generator(x.device):
+            outputs.append(_first_rows(trial(x), len(x)))
+    return not _close(*outputs)
 
 
 @contextmanager
@@ -84,11 +100,17 @@ def _calls(module: nn.Module, x: Tensor) -> list[Call]:
     for name, layer in trial.named_modules():
         label = f"layer '{name}' ({type(layer).__name__})" if name else type(layer).__name__
         layer.register_forward_hook(_note(label, len(x), calls), with_kwargs=True)
-        if isinstance(layer, KeyedDropout):
-            layer.draws.at(TRIAL_SEED, 0, len(x))
+    _start_draws(trial, len(x))
     with untouched_generator(x.device):
         trial(x)
     return calls
+
+
+def _start_draws(module: nn.Module, rows: int) -> None:
+    """Let its dropout layers begin with the first draw of a step."""
+    for layer in module.modules():
+        if isinstance(layer, KeyedDropout):
+            layer.draws.at(TRIAL_SEED, 0, rows)
 
 
 def _note(label: str, rows: int, calls: list[Call]) -> Any:

@@ -143,16 +143,20 @@ def stepper(optimizer: Optimizer) -> Callable[[], object]:
         (weights,) = optimizer.param_groups[0]["params"]
         # The group is looked up anew, since loading a state replaces it.
         return torch.no_grad()(lambda: weights.add_(weights.grad, alpha=-optimizer.param_groups[0]["lr"]))
-    hooked = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-    if not type(optimizer).__module__.startswith("torch.optim.") or hooked or optimizer.defaults.get("differentiable"):
+    own = not type(optimizer).__module__.startswith("torch.optim.")
+    if own or _has_hooks(optimizer) or optimizer.defaults.get("differentiable"):
         return optimizer.step
     step = inspect.unwrap(type(optimizer).step)
     return torch.no_grad()(lambda: step(optimizer))
 
 
 def is_plain(optimizer: Optimizer) -> bool:
-    """Tell whether it is SGD without anything that it would have to remember."""
+    """Tell whether it is SGD without anything to remember, and without hooks around its step."""
     (group,) = optimizer.param_groups
     extras = ("momentum", "dampening", "weight_decay", "nesterov", "maximize")
-    alone = type(optimizer) is SGD and len(group["params"]) == 1
+    alone = type(optimizer) is SGD and len(group["params"]) == 1 and not _has_hooks(optimizer)
     return alone and not any(group[name] for name in extras)
+
+
+def _has_hooks(optimizer: Optimizer) -> bool:
+    return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)

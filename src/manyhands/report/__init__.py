@@ -1,5 +1,4 @@
-"""Reports drawn from stored records: tables, words, figures, one HTML page. Needs neither torch nor MPI."""
+"""Reports drawn from stored records: tables, words, figures, one HTML page. Needs neither torch nor MPI.
 
-from manyhands.report.files import write, write_runs
-
-__all__ = ["write", "write_runs"]
+`files.py` writes them; it is not imported here, since a terminal needs the tables alone.
+"""

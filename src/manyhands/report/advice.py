@@ -1,7 +1,6 @@
 """The page of a piece of advice, and the same as Markdown."""
 
 import shlex
-from collections.abc import Callable
 
 from manyhands.record.advice import AdviceDir, AdviceRecord, AdviceRow
 from manyhands.record.texts import (
@@ -12,30 +11,19 @@ from manyhands.record.texts import (
     figure,
     percent,
     with_bounds,
-    workers_name,
 )
-from manyhands.report.advice_figures import batch_figure, batches, way_name, ways_figure
-from manyhands.report.html import Page, Section, Tile, table
+from manyhands.report.advice_figures import advice_figures, way_name
+from manyhands.report.html import Page, Section, Tile
 from manyhands.report.pages import facts
-from manyhands.report.tables import Grid, as_csv, as_markdown, markdown_text, plain_text
+from manyhands.report.tables.advice import best_table, numbers_table
+from manyhands.report.tables.table import as_csv, as_markdown, markdown_text
 from manyhands.report.words import Passage, task_name
 
 FOOTER = "Times are predicted; intervals hold 90 %."
-MEANINGS = {
-    "batch": "Global batch: samples of one step over all workers",
-    "steps": "Until the accuracy is reached; counted in trainings, or told by the noise scale of the gradient",
-    "step": "Time of one step",
-    "time to target": "Of the training alone: to start, read data and test comes on top",
-    "speed-up": "How many times sooner than one worker with the task's own batch",
-    "efficiency": "Speed-up as a share of the workers",
-}
-
-Column = tuple[str, Callable[[AdviceRow], str]]
 
 
 def advice_page(folder: AdviceDir, record: AdviceRecord) -> Page:
     """Set the page of advice from its record."""
-    figures = [ways_figure(record), *([batch_figure(record)] if batches(record) else [])] if record.looked_at else []
     return Page(
         kicker="manyhands advice report",
         title=title(record),
@@ -47,12 +35,12 @@ def advice_page(folder: AdviceDir, record: AdviceRecord) -> Page:
                 "best",
                 "The best ways",
                 data=True,
-                tables=[table("Predicted, with 90 % intervals", best_grid(record), MEANINGS)],
+                tables=[best_table(record)],
                 notes=notes(record),
             ),
             Section("why", "Why", short=True, passages=passages(record)),
             Section("type", "What to type", short=True, commands=_typed(record)),
-            Section("glance", "All that was looked at", pair=figures),
+            Section("glance", "All that was looked at", pair=advice_figures(record)),
             Section("scale", "What limits it", passages=[_limits(record)]),
             Section("source", "Based on", short=True, passages=_based(record), facts=_source(record)),
             Section("again", "Ask again", short=True, commands=_commands(folder, record)),
@@ -112,28 +100,6 @@ def _cheaper(record: AdviceRecord) -> str:
     return f"one worker: {figure(record.alone.cost.value)}" if record.alone.cost else ""
 
 
-def best_grid(record: AdviceRecord) -> Grid:
-    """Make the table of the best ways, and of one worker beside them."""
-    columns: list[Column] = [
-        ("engine", lambda row: workers_name(row.engine, row.workers)),
-        ("sync", lambda row: row.sync if row.workers > 1 else NOTHING),
-        ("batch", lambda row: f"{row.batch_size:,}"),
-        ("learning rate", lambda row: f"{row.lr:g}"),
-        ("steps", lambda row: with_bounds(row.steps, figure)),
-        ("step", lambda row: with_bounds(row.step_ms, lambda ms: duration(ms / 1e3))),
-        ("time to target", _seconds),
-        ("speed-up", lambda row: with_bounds(row.speed_up, lambda value: f"{figure(value)}×")),
-        ("efficiency", lambda row: with_bounds(row.efficiency, lambda value: f"{figure(100 * value)} %")),
-    ]
-    if record.currency:
-        columns.append((record.currency, lambda row: with_bounds(row.cost, figure) if row.cost else NOTHING))
-    names = [*(f"{number}." for number, _ in enumerate(record.best, 1)), "one worker"]
-    rows = zip(names, [*record.best, record.alone], strict=True)
-    return Grid(
-        ["way", *(name for name, _ in columns)], [[name, *(text(row) for _, text in columns)] for name, row in rows]
-    )
-
-
 def notes(record: AdviceRecord) -> list[str]:
     """Say what makes the advice less sure."""
     stopped = ["it was stopped: what is best was not trained with all seeds"] if record.status == "interrupted" else []
@@ -172,12 +138,6 @@ def _commands(folder: AdviceDir, record: AdviceRecord) -> list[tuple[str, str]]:
     ]
 
 
-def numbers_table(record: AdviceRecord) -> Grid:
-    """Make the table of all that was looked at as plain numbers, with the units in the headings."""
-    lines = [way.model_dump() for way in record.looked_at]
-    return Grid(list(lines[0]) if lines else [], [[plain_text(value) for value in line.values()] for line in lines])
-
-
 def advice_markdown(record: AdviceRecord) -> str:
     """Write the advice for a README."""
     ways = [
@@ -190,7 +150,7 @@ def advice_markdown(record: AdviceRecord) -> str:
         f"## {markdown_text(title(record))}",
         f"**{markdown_text(headline(record))}**",
         markdown_text(circumstances(record)),
-        as_markdown(best_grid(record)).rstrip(),
+        as_markdown(best_table(record)).rstrip(),
         *ways,
         "\n".join(f"- {markdown_text(sentence)}" for sentence in said),
         f"Ask again:\n\n```sh\n{record.command}\n```" if record.command else "",

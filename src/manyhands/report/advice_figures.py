@@ -2,27 +2,33 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from manyhands.record.advice import AdvicePoint, AdviceRecord, AdviceRow
 from manyhands.record.texts import count, duration, figure, workers_name
 from manyhands.report.drawing import (
+    Band,
     Figure,
-    Layout,
-    Trace,
+    Item,
+    Series,
     View,
     counts_axis,
+    dashed,
     decades_axis,
-    layout,
-    safe,
-    straight,
     value_axis,
 )
 from manyhands.report.palette import MARKERS, series_colour
 from manyhands.report.scores import grouped
 
 HEIGHT = 420
-BEST = "the best"
 SCALE = "noise scale"
+
+
+def advice_figures(record: AdviceRecord) -> list[Figure]:
+    """Return all figures that the record can fill."""
+    if not record.looked_at:
+        return []
+    return [ways_figure(record), *([batch_figure(record)] if batches(record) else [])]
 
 
 def way_name(way: AdvicePoint | AdviceRow) -> str:
@@ -46,10 +52,8 @@ def ways_figure(record: AdviceRecord) -> Figure:
     times = [way.time_s for way in record.looked_at]
     axes = {"efficiency": decades_axis("efficiency", [100 * way.efficiency for way in record.looked_at], " %")}
     if is_priced(record):
-        axes["cost"] = decades_axis(safe(record.currency), [way.cost or 0.0 for way in record.looked_at])
-    views = [
-        View(name, data=_ways(record, name), layout={"yaxis": layout({}, axis)["yaxis"]}) for name, axis in axes.items()
-    ]
+        axes["cost"] = decades_axis(record.currency, [way.cost or 0.0 for way in record.looked_at])
+    time = decades_axis("predicted time to the accuracy (s)", times)
     hollow = (
         "" if all(way.trained for way in record.looked_at) else "; of hollow points the noise scale tells the steps"
     )
@@ -60,11 +64,11 @@ def ways_figure(record: AdviceRecord) -> Figure:
         f"{', or what it costs' if is_priced(record) else ''}: the further left the sooner. Ringed and numbered are "
         f"the best{hollow}.",
         says=f"Predicted time against efficiency of {count(len(times), 'way')}. {_said(record)}",
-        data=[],
-        layout=layout(decades_axis("time to the accuracy (s)", times), axes["efficiency"]),
-        height=HEIGHT,
+        views=[
+            View(label=name, items=_ways(record, name), x=time, y=axis, height=HEIGHT) for name, axis in axes.items()
+        ],
         choose="Against",
-        views=views,
+        picture="ways",
     )
 
 
@@ -85,55 +89,40 @@ def _height(way: AdvicePoint | AdviceRow, against: str) -> float:
     return cost or math.nan
 
 
-def _ways(record: AdviceRecord, against: str) -> list[Trace]:
+def _ways(record: AdviceRecord, against: str) -> list[Item]:
     found = [_points(record, name, i, own, against) for i, (name, own) in enumerate(strategies(record).items())]
     if against == "cost" and record.max_cost is not None:
         times = [way.time_s for way in record.looked_at]
-        found.append(straight("the most that it may cost", [min(times), max(times)], [record.max_cost] * 2))
-    return [*found, *_best(record, against)]
+        found.append(dashed("the most that it may cost", [min(times), max(times)], [record.max_cost] * 2))
+    best = Series(
+        name="the best",
+        x=[row.time_s.value for row in record.best],
+        y=[_height(row, against) for row in record.best],
+        colour="text",
+        marker="ring",
+        size=16,
+        labels=[str(number) for number, _ in enumerate(record.best, 1)],
+    )
+    return [*found, best]
 
 
-def _points(record: AdviceRecord, name: str, number: int, own: Sequence[AdvicePoint], against: str) -> Trace:
-    colour = series_colour(number)
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": safe(name),
-        "x": [way.time_s for way in own],
-        "y": [_height(way, against) for way in own],
-        "marker": {
-            "color": [colour if way.trained else "@panel" for way in own],
-            "symbol": MARKERS[number % len(MARKERS)],
-            "size": 7,
-            "line": {"color": colour, "width": 1.4},
-        },
-        "customdata": [[safe(way_name(way)), _told(way, record.currency)] for way in own],
-        "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
-    }
+def _points(record: AdviceRecord, name: str, number: int, own: Sequence[AdvicePoint], against: str) -> Series:
+    return Series(
+        name=name,
+        x=[way.time_s for way in own],
+        y=[_height(way, against) for way in own],
+        colour=series_colour(number),
+        marker=MARKERS[number % len(MARKERS)],
+        size=7,
+        hollow=[not way.trained for way in own],
+        told=[f"{way_name(way)}\n{_told(way, record.currency)}" for way in own],
+    )
 
 
 def _told(way: AdvicePoint, currency: str) -> str:
-    cost = "" if way.cost is None else f", {figure(way.cost)} {safe(currency)}"
+    cost = "" if way.cost is None else f", {figure(way.cost)} {currency}"
     steps = f"{figure(way.steps)} steps of {duration(way.step_ms / 1e3)}"
-    return f"{duration(way.time_s)}, {_percent(way.efficiency)} efficient{cost}<br>{steps}"
-
-
-def _best(record: AdviceRecord, against: str) -> list[Trace]:
-    """Draw rings around the best, and their numbers beside them."""
-    place: Trace = {
-        "type": "scatter",
-        "x": [row.time_s.value for row in record.best],
-        "y": [_height(row, against) for row in record.best],
-        "hoverinfo": "skip",
-        "cliponaxis": False,
-    }
-    ring = {"color": "@text", "symbol": "circle-open", "size": 16, "line": {"color": "@text", "width": 2}}
-    numbers = [f"{number}\u2002" for number, _ in enumerate(record.best, 1)]  # a space, so that no ring is in the way
-    beside = {"textposition": "middle left", "textfont": {"color": "@text", "size": 14}, "showlegend": False}
-    return [
-        {**place, "mode": "markers", "name": BEST, "marker": ring},
-        {**place, "mode": "text", "name": BEST, "text": numbers, **beside},
-    ]
+    return f"{duration(way.time_s)}, {_percent(way.efficiency)} efficient{cost}\n{steps}"
 
 
 def batches(record: AdviceRecord) -> list[AdvicePoint]:
@@ -153,11 +142,7 @@ def batch_figure(record: AdviceRecord) -> Figure:
     sizes = [way.batch_size for way in own]
     wide = counts_axis("batch", [*sizes, *(math.ceil(each) for each in scale_span(record))])
     heights = {"steps": [way.steps for way in own], "samples": [way.steps * way.batch_size for way in own]}
-    axes = {name: value_axis(f"{name} to the accuracy", values) for name, values in heights.items()}
-    views = [
-        View(name, data=_batches(record, values), layout={"yaxis": layout({}, axes[name])["yaxis"]})
-        for name, values in heights.items()
-    ]
+    x = replace(wide, ticks=sizes)
     return Figure(
         id="batch",
         title="Batch and noise scale",
@@ -165,47 +150,40 @@ def batch_figure(record: AdviceRecord) -> Figure:
         "twice the batch takes nearly half the steps; far beyond it, no fewer. Of hollow points that scale tells the "
         "steps, the others were trained.",
         says="Steps by batch. " + "; ".join(f"{way.batch_size:,}: {figure(way.steps)}" for way in own) + ".",
-        data=[],
-        layout=layout({**wide, "tickvals": sizes, "ticktext": [f"{n:,}" for n in sizes]}, axes["steps"]),
-        height=HEIGHT,
+        views=[
+            View(
+                label=name,
+                items=_batches(record, values),
+                x=x,
+                y=value_axis(f"{name} to the accuracy", values),
+                height=HEIGHT,
+            )
+            for name, values in heights.items()
+        ],
         choose="In",
-        views=views,
+        picture="batch",
     )
 
 
-def _batches(record: AdviceRecord, values: Sequence[float]) -> list[Trace]:
-    own, (low, high) = batches(record), scale_span(record)
+def _batches(record: AdviceRecord, values: Sequence[float]) -> list[Item]:
+    own, middle = batches(record), record.critical_batch
     bottom, top = 1e-6 * min(values), 2 * max(values)  # beyond what is shown, on either kind of axis
-    line = {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": "one worker",
-        "x": [way.batch_size for way in own],
-        "y": list(values),
-        "line": {"color": series_colour(0), "width": 2.2},
-        "marker": {
-            "color": [series_colour(0) if way.trained else "@panel" for way in own],
-            "size": 8,
-            "line": {"color": series_colour(0), "width": 1.6},
-        },
-        "customdata": [figure(value) for value in values],
-        "hovertemplate": "batch %{x:,}: %{customdata}<extra></extra>",
-    }
-    middle = record.critical_batch
-    scale = [straight(SCALE, [middle, middle], [bottom, top])] if middle is not None else []
-    return [_band(low, high, bottom, top), *scale, line]
-
-
-def _band(low: float, high: float, bottom: float, top: float) -> Layout:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": f"{SCALE}, 90 %",
-        "x": [low, high, high, low],
-        "y": [bottom, bottom, top, top],
-        "fill": "toself",
-        "fillcolor": "@muted",
-        "opacity": 0.2,
-        "line": {"width": 0, "color": "@muted"},
-        "hoverinfo": "skip",
-    }
+    scale = Band(
+        name=f"{SCALE}, 90 %",
+        x=scale_span(record),
+        low=[bottom, bottom],
+        high=[top, top],
+        colour="muted",
+        opacity=0.2,
+    )
+    line = Series(
+        name="one worker",
+        x=[way.batch_size for way in own],
+        y=values,
+        colour=series_colour(0),
+        width=2.2,
+        marker="circle",
+        hollow=[not way.trained for way in own],
+        told=[f"batch {way.batch_size:,}: {figure(value)}" for way, value in zip(own, values, strict=True)],
+    )
+    return [scale, *([dashed(SCALE, [middle, middle], [bottom, top])] if middle is not None else []), line]

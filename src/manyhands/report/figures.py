@@ -1,65 +1,51 @@
-"""The figures of a sweep, for plotly: speed-up, efficiency, weak scaling, time split, lost percents, accuracy."""
+"""The figures of a sweep: speed-up, efficiency, weak scaling, time split, lost percents, accuracy."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from typing import get_args
 
-from manyhands.record import Cause, Interval, Row, SweepRecord
+from manyhands.record import Cause, Fit, Interval, Row, SweepRecord
 from manyhands.record.texts import cell_names, coverage, duration, has_width, in_brackets, with_coverage
 from manyhands.report.curves import Curve, curves, fitted_speed_up, reach
-from manyhands.report.drawing import Figure, Trace, View, doubling_axis, layout, safe, straight, workers_axis
+from manyhands.report.drawing import Axis, Figure, Series, View, dashed, doubling_axis, workers_axis
 from manyhands.report.palette import DASHES, MARKERS, engine_colour
-from manyhands.report.stacks import PARTS, split_figure, stack_height, stack_layout, stack_trace
-from manyhands.report.tables import LAWS
+from manyhands.report.stacks import PARTS, split_figure, stack_view, stacked
+from manyhands.report.tables.sweeps import LAWS
 
 REACH = 1.25
 """How far beyond the most workers a fitted law is drawn."""
 
 
-def sweep_figures(record: SweepRecord) -> list[Figure]:
-    """Return all figures that the record alone can fill."""
+def sweep_figures(record: SweepRecord) -> dict[str, list[Figure]]:
+    """Return all figures that the record alone can fill, by the section of the page that they stand in."""
     drawn = [curve for curve in curves(record) if curve.rows]
-    found: list[Figure] = []
-    if any(row.speed_up for curve in drawn for row in curve.rows):
-        found += [speed_up(record, drawn), efficiency(drawn)]
-    if record.kind == "weak" and drawn:
-        found.append(weak(drawn))
-    if any(row.repeats for row in record.rows):
-        found.append(split(record))
-    if any(finding.parts for finding in record.findings):
-        found.append(lost(record))
-    if drawn:
-        found.append(accuracy(drawn))
-    return found
+    has_speed_up = any(row.speed_up for curve in drawn for row in curve.rows)
+    return {
+        "scaling": [
+            *([speed_up(record, drawn), efficiency(drawn)] if has_speed_up else []),
+            *([weak(drawn)] if record.kind == "weak" and drawn else []),
+        ],
+        "why": [
+            *([lost(record)] if any(finding.parts for finding in record.findings) else []),
+            *([split(record)] if any(row.repeats for row in record.rows) else []),
+        ],
+        "learning": [accuracy(drawn)] if drawn else [],
+    }
 
 
 def speed_up(record: SweepRecord, drawn: Sequence[Curve]) -> Figure:
     """Draw speed-up against workers, beside the ideal, with intervals and the fitted laws."""
-    most = max(row.cell.size for curve in drawn for row in curve.rows)
-    measured = _all_points(drawn, lambda row: row.speed_up, "×")
+    most = _most(drawn)
     fits = [(fit, curve) for curve in drawn for fit in curve.fits if fit.describes]
     laws = [law for law in reversed(LAWS) if any(fit.law == law for fit, _ in fits)]
-    data = [straight("ideal", [1, most * REACH], [1, most * REACH]), *measured]
-    for fit, curve in fits:
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": f"{safe(curve.name)}, {LAWS[fit.law]}",
-                "x": (xs := [round(1 + i * (most * REACH - 1) / 60, 4) for i in range(61)]),
-                "y": [round(fitted_speed_up(fit, n), 5) for n in xs],
-                "line": {"color": engine_colour(curve.engine), "width": 1.5, "dash": "dot"},
-                "showlegend": False,
-                "legendgroup": safe(curve.name),
-                "hovertemplate": f"{safe(curve.name)}, {LAWS[fit.law]}: %{{y:.2f}}×<extra></extra>",
-            }
-        )
-    views = [
-        View(label, {"visible": [True] * (1 + len(measured)) + [fit.law == law for fit, _ in fits]})
-        for law, label in [*((law, LAWS[law]) for law in laws), ("", "none")]
+    measured = [
+        dashed("ideal", [1, most * REACH], [1, most * REACH]),
+        *_all_points(drawn, lambda row: row.speed_up, "×"),
     ]
+    fitted = {law: [_fitted(fit, curve, most) for fit, curve in fits if fit.law == law] for law in laws}
     highest = max([1.0, *(row.speed_up.high for curve in drawn for row in curve.rows if row.speed_up)])
     title = "speed-up over one worker"
-    y = doubling_axis(title) if most > 8 else {"title": title, "range": [0, 1.06 * max(most, highest)]}
+    x = _workers(drawn)
+    y = doubling_axis(title) if most > 8 else Axis(title=title, span=(0, 1.06 * max(most, highest)))
     kind = "Samples per second against those of one worker" if record.kind == "weak" else "How many times as fast"
     return Figure(
         id="speed-up",
@@ -67,48 +53,63 @@ def speed_up(record: SweepRecord, drawn: Sequence[Curve]) -> Figure:
         about=f"{kind}; {_bars(drawn)}the dashed line is the ideal"
         f"{', dotted lines are the law fitted' if fits else ''}{_hollow(drawn)}.",
         says="Speed-up over workers. " + _said(drawn, lambda row: row.speed_up, lambda v: f"{v:.2f} times"),
-        data=data,
-        layout=layout(workers_axis([1, *_counts(drawn)], most * REACH), y),
-        choose="Fitted law" if fits else "",
-        views=views if fits else [],
+        views=[
+            *(View(label=LAWS[law], items=[*measured, *fitted[law]], x=x, y=y) for law in laws),
+            View(label="none" if laws else "", items=measured, x=x, y=y),
+        ],
+        choose="Fitted law",
+        picture="speed-up",
+    )
+
+
+def _fitted(fit: Fit, curve: Curve, most: int) -> Series:
+    xs = [round(1 + i * (most * REACH - 1) / 60, 4) for i in range(61)]
+    ys = [round(fitted_speed_up(fit, n), 5) for n in xs]
+    name = f"{curve.name}, {LAWS[fit.law]}"
+    return Series(
+        name=name,
+        x=xs,
+        y=ys,
+        colour=engine_colour(curve.engine),
+        width=1.5,
+        dash="dot",
+        told=[f"{name}: {y:.2f}×" for y in ys],
+        in_legend=False,
+        groups=[curve.name],
     )
 
 
 def efficiency(drawn: Sequence[Curve]) -> Figure:
     """Draw efficiency against workers."""
-    most = max(row.cell.size for curve in drawn for row in curve.rows)
     values = [row.efficiency for curve in drawn for row in curve.rows if row.efficiency]
     top = max([1.0, *(interval.high for interval in values)])
-    y = {"title": "efficiency", "range": [0, 108 * top], "ticksuffix": " %"}
+    items = [
+        dashed("ideal", [1, _most(drawn) * REACH], [100, 100]),
+        *_all_points(drawn, lambda row: row.efficiency, " %", 100),
+    ]
     return Figure(
         id="efficiency",
         title="Efficiency",
         about="Speed-up as a share of the number of workers: 100 % is the ideal, what is missing is lost"
         f"{_hollow(drawn)}.",
         says="Efficiency over workers. " + _said(drawn, lambda row: row.efficiency, lambda v: f"{100 * v:.0f} percent"),
-        data=[
-            straight("ideal", [1, most * REACH], [100, 100]),
-            *_all_points(drawn, lambda row: row.efficiency, " %", 100),
-        ],
-        layout=layout(workers_axis([1, *_counts(drawn)], most * REACH), y),
+        views=[View(items=items, x=_workers(drawn), y=Axis(title="efficiency", span=(0, 108 * top), unit=" %"))],
+        picture="efficiency",
     )
 
 
 def weak(drawn: Sequence[Curve]) -> Figure:
     """Draw the time of a step against workers that each have a batch of their own."""
-    most = max(row.cell.size for curve in drawn for row in curve.rows)
     alone = [c.baseline.step_ms.value for c in drawn if c.baseline and c.baseline.step_ms]
-    ideal = [straight("ideal", [1, most * REACH], [alone[0], alone[0]])] if len(set(alone)) == 1 else []
+    ideal = [dashed("ideal", [1, _most(drawn) * REACH], [alone[0], alone[0]])] if len(set(alone)) == 1 else []
+    items = [*ideal, *_all_points(drawn, lambda row: row.step_ms, " ms")]
     return Figure(
         id="weak",
         title="Weak scaling",
         about=f"Time of a step while every worker keeps a batch of its own: the ideal stays flat{_hollow(drawn)}.",
         says="Time per step over workers. " + _said(drawn, lambda row: row.step_ms, lambda v: duration(v / 1e3)),
-        data=[*ideal, *_all_points(drawn, lambda row: row.step_ms, " ms")],
-        layout=layout(
-            workers_axis([1, *_counts(drawn)], most * REACH),
-            {"title": "time per step", "rangemode": "tozero", "ticksuffix": " ms"},
-        ),
+        views=[View(items=items, x=_workers(drawn), y=Axis(title="time per step", from_zero=True, unit=" ms"))],
+        picture="weak",
     )
 
 
@@ -122,6 +123,7 @@ def split(record: SweepRecord) -> Figure:
         "wait is time spent waiting for the slowest worker.",
         row_labels(record, rows),
         [{part: float(getattr(row, f"{part}_ms")) for part in PARTS} for row in rows],
+        picture="split",
     )
 
 
@@ -143,13 +145,13 @@ def lost(record: SweepRecord) -> Figure:
     rows = [row for row in record.rows if row.cell.key in found and row.efficiency]
     names = row_labels(record, rows)
     done = [round(100 * row.efficiency.value, 3) for row in rows if row.efficiency]
-    data = [stack_trace("work done", "work", names, done)]
+    parts = [stacked("work done", "work", names, done)]
     for cause in get_args(Cause):
         values = [sum(p.percent for p in found[row.cell.key].parts if p.cause == cause) for row in rows]
         if any(abs(value) >= 0.05 for value in values):
-            data.append(stack_trace(CAUSES[cause], cause, names, [round(value, 3) for value in values]))
+            parts.append(stacked(CAUSES[cause], cause, names, [round(value, 3) for value in values]))
     says = "; ".join(
-        f"{name}: " + ", ".join(f"{trace['name']} {trace['x'][i]:.0f} percent" for trace in data if trace["x"][i])
+        f"{name}: " + ", ".join(f"{part.name} {part.lengths[i]:.0f} percent" for part in parts if part.lengths[i])
         for i, name in enumerate(names)
     )
     return Figure(
@@ -158,28 +160,22 @@ def lost(record: SweepRecord) -> Figure:
         about="All that the workers could do at best is 100 %: what they did, and what each cause took. "
         "A part to the left of zero is a gain.",
         says=f"Lost percents. {says}.",
-        data=data,
-        layout=stack_layout("relative", names),
-        height=stack_height(names),
+        views=[stack_view(parts, names, Axis(unit=" %"))],
     )
 
 
 def accuracy(drawn: Sequence[Curve]) -> Figure:
     """Draw test accuracy against workers."""
-    most = max(row.cell.size for curve in drawn for row in curve.rows)
     values = [100 * row.test_accuracy for curve in drawn for row in curve.with_baseline]
     low, high = min(values), max(values)
     room = max(1.0, 0.15 * (high - low))  # a flat curve should look flat
+    y = Axis(title="test accuracy", span=(low - room, min(100.5, high + room)), unit=" %")
     return Figure(
         id="accuracy",
         title="Accuracy",
         about="Share of the test data guessed right: a strategy that keeps one worker's answer stays level.",
         says="Test accuracy over workers. " + _said(drawn, _accuracy, lambda v: f"{100 * v:.2f} percent"),
-        data=_all_points(drawn, _accuracy, " %", 100),
-        layout=layout(
-            workers_axis([1, *_counts(drawn)], most * REACH),
-            {"title": "test accuracy", "range": [low - room, min(100.5, high + room)], "ticksuffix": " %"},
-        ),
+        views=[View(items=_all_points(drawn, _accuracy, " %", 100), x=_workers(drawn), y=y)],
     )
 
 
@@ -195,50 +191,43 @@ def row_labels(record: SweepRecord, rows: Sequence[Row]) -> list[str]:
 
 def _all_points(
     drawn: Sequence[Curve], value: Callable[[Row], Interval | None], unit: str, factor: float = 1.0
-) -> list[Trace]:
+) -> list[Series]:
     """Draw the curves, a little beside each other, so that no interval hides another."""
     apart = min(0.015, 0.06 / max(1, len(drawn) - 1))
     middle = (len(drawn) - 1) / 2
     return [_points(curve, value, unit, factor, apart * (i - middle)) for i, curve in enumerate(drawn)]
 
 
-def _points(curve: Curve, value: Callable[[Row], Interval | None], unit: str, factor: float, aside: float) -> Trace:
+def _points(curve: Curve, value: Callable[[Row], Interval | None], unit: str, factor: float, aside: float) -> Series:
     """Draw one curve, hollow where ranks had to share cores."""
     rows = [(row, interval) for row in curve.with_baseline if (interval := value(row)) is not None]
-    colour = engine_colour(curve.engine)
-    trace: dict[str, Any] = {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": safe(curve.name),
-        "x": [row.cell.size * (1 + aside) if row.cell.size > 1 else 1 for row, _ in rows],
-        "y": [factor * interval.value for _, interval in rows],
-        "line": {"color": colour, "width": 2.5, "dash": DASHES[curve.style % len(DASHES)]},
-        "marker": {
-            "color": ["@panel" if row.oversubscribed else colour for row, _ in rows],
-            "size": 9,
-            "symbol": MARKERS[curve.style % len(MARKERS)],
-            "line": {"color": colour, "width": 2},
-        },
-        "customdata": [[row.cell.size, in_brackets(with_coverage(interval, factor))] for row, interval in rows],
-    }
-    shown = f"%{{customdata[0]}} workers: %{{y:.4~g}}{unit}%{{customdata[1]}}"
-    trace["hovertemplate"] = f"{trace['name']}, {shown}<extra></extra>"
-    if any(interval.is_shown for _, interval in rows):
-        below, above = reach((interval for _, interval in rows), factor)
-        trace["error_y"] = {
-            "type": "data",
-            "symmetric": False,
-            "array": above,
-            "arrayminus": below,
-            "color": colour,
-            "thickness": 1.5,
-            "width": 5,
-        }
-    return trace
+    return Series(
+        name=curve.name,
+        x=[row.cell.size * (1 + aside) if row.cell.size > 1 else 1 for row, _ in rows],
+        y=[factor * interval.value for _, interval in rows],
+        colour=engine_colour(curve.engine),
+        width=2.5,
+        dash=DASHES[curve.style % len(DASHES)],
+        marker=MARKERS[curve.style % len(MARKERS)],
+        size=9,
+        hollow=[row.oversubscribed for row, _ in rows],
+        reach=reach((interval for _, interval in rows), factor) if any(i.is_shown for _, i in rows) else None,
+        capped=True,
+        told=[
+            f"{curve.name}, {row.cell.size} workers: {factor * interval.value:.4g}{unit}"
+            f"{in_brackets(with_coverage(interval, factor))}"
+            for row, interval in rows
+        ],
+    )
 
 
-def _counts(drawn: Sequence[Curve]) -> list[int]:
-    return [row.cell.size for curve in drawn for row in curve.rows]
+def _workers(drawn: Sequence[Curve]) -> Axis:
+    """Return the axis of workers, with room beyond the most of them."""
+    return workers_axis([1, *(row.cell.size for curve in drawn for row in curve.rows)], _most(drawn) * REACH)
+
+
+def _most(drawn: Sequence[Curve]) -> int:
+    return max(row.cell.size for curve in drawn for row in curve.rows)
 
 
 def _bars(drawn: Sequence[Curve]) -> str:

@@ -16,8 +16,6 @@ from manyhands.report.runs import Stored, runs_page
 from manyhands.report.simulations import simulation_page
 from manyhands.report.validations import Validated, all_of, one_of, validations_page
 
-# Loading matplotlib takes longer than all the rest, so that pictures are imported where they are drawn.
-
 Source = SweepDir | SimulationDir | AdviceDir | ValidationDir | Path
 """What has a page of its own: a sweep, a simulation, advice, a validation, or the file of all validations."""
 
@@ -29,12 +27,19 @@ def folder_of(source: Source) -> Path:
 
 def write(source: Source, to: Path | None = None) -> list[Path]:
     """Write a report beside its record, or to another folder; return the files, the page first."""
-    folder = to or folder_of(source)
-    return [*_write_page(page_of(source), folder), *write_pictures(source, folder)]
+    return _write_all(page_of(source), to or folder_of(source))
 
 
-def _write_page(page: Page, folder: Path) -> list[Path]:
-    return write_texts(folder, {"report.html": render(page), "report.md": page.markdown, "report.csv": page.csv})
+def _write_all(page: Page, folder: Path) -> list[Path]:
+    texts = {"report.html": render(page), "report.md": page.markdown, "report.csv": page.csv}
+    return [*write_texts(folder, texts), *_draw_pictures(page, folder)]
+
+
+def _draw_pictures(page: Page, folder: Path) -> list[Path]:
+    from manyhands.report.png_drawing import save_pictures  # loading matplotlib takes longer than all the rest
+
+    with _writing_to(make_folder(folder)):
+        return save_pictures(page.figures, page.title, folder)
 
 
 def page_of(source: Source) -> Page:
@@ -52,20 +57,7 @@ def page_of(source: Source) -> Page:
 
 def write_pictures(source: Source, to: Path | None = None) -> list[Path]:
     """Draw a report's pictures beside its record, or in another folder; return the files."""
-    from manyhands.report.pictures import sweep_pictures
-    from manyhands.report.prediction_pictures import advice_pictures, simulation_pictures, validation_pictures
-
-    folder = make_folder(to or folder_of(source))
-    with _writing_to(folder):
-        match source:
-            case SweepDir():
-                return sweep_pictures(source, source.read(), folder)
-            case SimulationDir():
-                return simulation_pictures(source.read(), folder)
-            case AdviceDir():
-                return advice_pictures(source.read(), folder)
-            case _:
-                return validation_pictures(read_validated(source).rows, folder)
+    return _draw_pictures(page_of(source), to or folder_of(source))
 
 
 def read_validated(source: ValidationDir | Path) -> Validated:
@@ -79,16 +71,12 @@ def read_validated(source: ValidationDir | Path) -> Validated:
 
 def write_runs(runs: Sequence[RunDir], to: Path) -> list[Path]:
     """Write one report of some runs to a folder; return the files, the page first."""
-    return [*_write_page(runs_page(read_runs(runs)), to), *write_run_pictures(runs, to)]
+    return _write_all(runs_page(read_runs(runs)), to)
 
 
 def write_run_pictures(runs: Sequence[RunDir], to: Path) -> list[Path]:
     """Draw the pictures of some runs in a folder; return the files."""
-    from manyhands.report.pictures import run_pictures
-
-    stored = read_runs(runs)
-    with _writing_to(make_folder(to)):
-        return run_pictures(stored, to)
+    return _draw_pictures(runs_page(read_runs(runs)), to)
 
 
 def read_runs(runs: Sequence[RunDir]) -> list[Stored]:

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
@@ -12,7 +12,8 @@ from markupsafe import Markup
 
 from manyhands.report.drawing import Figure
 from manyhands.report.palette import DARK, LIGHT
-from manyhands.report.tables import Grid, is_numbers
+from manyhands.report.plotly_drawing import as_plotly
+from manyhands.report.tables.table import Table
 from manyhands.report.words import Passage
 
 
@@ -23,41 +24,6 @@ class Tile:
     label: str
     value: str
     beside: str
-
-
-@dataclass(frozen=True)
-class Heading:
-    """The head of a column."""
-
-    text: str
-    about: str
-    is_number: bool
-
-
-@dataclass(frozen=True)
-class TableCell:
-    """What stands in a table: a value, and its interval where it has one."""
-
-    text: str
-    interval: str
-    css: str
-
-
-@dataclass(frozen=True)
-class TableRow:
-    """A row, and how it is marked."""
-
-    cells: list[TableCell]
-    mark: str = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table on the page."""
-
-    caption: str
-    headings: list[Heading]
-    rows: list[TableRow]
 
 
 @dataclass(frozen=True)
@@ -104,25 +70,10 @@ class Page:
     footer: str
     """What its figures are."""
 
-
-def table(caption: str, grid: Grid, about: dict[str, str] | None = None, marks: list[str] | None = None) -> Table:
-    """Set a grid as a table of the page; `about` explains headings, `marks` are the rows' styles."""
-    numbers = [is_numbers(column) for column in zip(*grid.rows, strict=True)] or [False] * len(grid.headings)
-    headings = [
-        Heading(text, (about or {}).get(text, ""), number) for text, number in zip(grid.headings, numbers, strict=True)
-    ]
-    rows = [
-        TableRow([_cell(text, number) for text, number in zip(row, numbers, strict=True)], mark)
-        for row, mark in zip(grid.rows, marks or [""] * len(grid.rows), strict=True)
-    ]
-    return Table(caption, headings, rows)
-
-
-def _cell(text: str, is_number: bool) -> TableCell:
-    if not is_number:
-        return TableCell(text, "", "text wrap" if len(text) > 40 else "text")
-    value, _, interval = text.partition(" (")
-    return TableCell(value, interval, "")
+    @property
+    def figures(self) -> list[Figure]:
+        """All figures, in their order."""
+        return [figure for section in self.sections for figure in (*section.pair, *section.figures)]
 
 
 def render(page: Page) -> str:
@@ -133,14 +84,15 @@ def render(page: Page) -> str:
     environment.filters["flow"] = _flow
     template = environment.from_string(_own("page.html"))
     sections = [section for section in page.sections if not section.is_empty]
-    figures = [figure for section in sections for figure in (*section.pair, *section.figures)]
     shown = Page(**{**vars(page), "sections": sections})
     return template.render(
         page=shown,
         css=Markup(_own("page.css")),
         js=Markup(_own("page.js")),
         plotly=Markup(get_plotlyjs()),
-        figures=_json({"figures": [asdict(f) for f in figures], "colours": {"light": LIGHT, "dark": DARK}}),
+        figures=_json(
+            {"figures": [as_plotly(figure) for figure in page.figures], "colours": {"light": LIGHT, "dark": DARK}}
+        ),
         markdown=_json(page.markdown),
         csv=_json(page.csv),
     )

@@ -17,24 +17,11 @@
     return typeof thing === "string" && thing[0] === "@" ? names[thing.slice(1)] || thing : thing;
   };
 
-  const put = (thing, path, value) => {
-    const keys = path.split(".");
-    const last = keys.pop();
-    keys.reduce((at, key) => (at[key] = at[key] || {}), thing)[last] = value;
-  };
-
   // What is drawn may belong to several entries of the legend, as to a colour and to a shape.
-  const groups = (trace) => trace.meta?.groups || [trace.legendgroup || trace.name];
+  const groups = (trace) => trace.meta?.groups || [trace.name];
 
   const spec = (figure, half) => {
-    const layout = structuredClone(figure.layout);
-    const view = figure.views[chosen[figure.id] || 0];
-    const data = structuredClone((view && view.data) || figure.data);
-    layout.height = figure.height;
-    if (view) {
-      for (const [key, values] of Object.entries(view.traces)) values.forEach((value, i) => put(data[i], key, value));
-      for (const [key, value] of Object.entries(view.layout)) put(layout, key, value);
-    }
+    const { data, layout } = structuredClone(figure.views[chosen[figure.id] || 0]);
     layout.font.family = getComputedStyle(document.body).fontFamily;
     if (coarse.matches) layout.dragmode = false; // a finger scrolls the page
     for (const trace of data) if (groups(trace).some((name) => hidden[figure.id]?.has(name))) trace.visible = false;
@@ -59,11 +46,12 @@
     if (trace.type === "bar")
       return `<svg width="14" height="16" aria-hidden="true" fill="${trace.marker.color}"><rect width="14" height="14" y="1" rx="2"/></svg>`;
     const colour = trace.line?.color || trace.marker.line.color;
-    const fill = typeof trace.marker?.color === "string" ? trace.marker.color : colour;
+    const open = trace.marker?.symbol === "circle-open";
+    const fill = open ? "none" : typeof trace.marker?.color === "string" ? trace.marker.color : colour;
     const shape = MARKS[trace.marker?.symbol] || MARKS.circle;
     const line = `<path d="M0 8h30" stroke-width="2.5" stroke-dasharray="${DASHES[trace.line?.dash] || ""}"/>`;
     const mark = trace.mode?.includes("markers") ? `<path d="${shape}" fill="${fill}" stroke-width="1.8"/>` : "";
-    const alone = trace.mode === "markers"; // the middle of the same drawing, without the line
+    const alone = !trace.mode.includes("lines"); // the middle of the same drawing, without the line
     return `<svg width="${alone ? 14 : 30}" height="16" viewBox="${alone ? "8 0 14 16" : "0 0 30 16"}" aria-hidden="true" stroke="${colour}">${alone ? "" : line}${mark}</svg>`;
   };
 

@@ -17,53 +17,26 @@ from manyhands.record.texts import (
     times,
     with_coverage,
 )
-from manyhands.report import columns
-from manyhands.report.columns import Column
 from manyhands.report.curves import curves
-from manyhands.report.drawing import Figure
 from manyhands.report.figures import CAUSES, sweep_figures
 from manyhands.report.histories import losses, runs_of, timelines
-from manyhands.report.html import Page, Section, Table, Tile, table
-from manyhands.report.tables import (
-    Grid,
-    as_csv,
-    as_markdown,
+from manyhands.report.html import Page, Section, Tile
+from manyhands.report.tables.sweeps import (
+    ON_PAGE,
     fits_table,
-    markdown_text,
     notes,
     numbers_table,
     scaling_table,
+    scaling_tables,
 )
-from manyhands.report.words import best_row, circumstances, headline, passages, task_name
-
-TABLES: dict[str, tuple[Column, ...]] = {
-    "Speed": (
-        *columns.WHO,
-        *(columns.STEP, columns.EPOCH, columns.RATE, columns.SPEED_UP, columns.EFFICIENCY),
-        *(columns.IMPROVEMENT, columns.KARP_FLATT),
-    ),
-    "Where a step's time goes": (
-        *columns.WHO,
-        *(columns.COMPUTE, columns.SERIAL, columns.COMM, columns.WAIT),
-        *(columns.SENT, columns.MESSAGES, columns.MEMORY, columns.ENERGY),
-    ),
-    "What was learned": (
-        *columns.WHO,
-        *(columns.REPEATS, columns.READ, columns.TOTAL),
-        *(columns.TRAIN_LOSS, columns.TEST_LOSS, columns.ACCURACY),
-    ),
-}
-"""The tables of the page; together they have all columns."""
+from manyhands.report.tables.table import Table, as_csv, as_markdown, markdown_text, words_table
+from manyhands.report.words import best_row, circumstances, headline, of_own_cores, passages, task_name
 
 
 def sweep_page(sweep: SweepDir, record: SweepRecord) -> Page:
     """Set a sweep's page from its record and its runs' folders."""
-    figures = {figure.id: figure for figure in sweep_figures(record)}
-    runs = runs_of(sweep, record)
-
-    def some(*names: str) -> list[Figure]:
-        return [figures[name] for name in names if name in figures]
-
+    figures, runs = sweep_figures(record), runs_of(sweep, record)
+    paired = len(figures["scaling"]) // 2 * 2
     line, loss = timelines(runs), losses(runs)
     title = f"{task_name(record.task)}: {record.kind} scaling"
     return Page(
@@ -73,18 +46,18 @@ def sweep_page(sweep: SweepDir, record: SweepRecord) -> Page:
         facts=circumstances(record),
         tiles=_tiles(record),
         sections=[
-            Section("scaling", "Scaling", pair=some("speed-up", "efficiency"), figures=some("weak")),
+            Section("scaling", "Scaling", pair=figures["scaling"][:paired], figures=figures["scaling"][paired:]),
             Section(
                 "numbers",
                 "The numbers",
                 data=True,
-                tables=_tables(record),
+                tables=scaling_tables(record, ON_PAGE),
                 notes=notes(record),
-                meanings=[(c.heading, c.about) for c in columns.EVERYTHING if c.shown(record.rows)],
+                meanings=[(column.heading, column.about) for column in scaling_table(record).columns],
             ),
-            Section("why", "Where the time went", passages=passages(record), figures=some("lost", "split")),
+            Section("why", "Where the time went", passages=passages(record), figures=figures["why"]),
             Section("timeline", "Timeline", figures=[line] if line else []),
-            Section("learning", "Learning", short=True, pair=[*([loss] if loss else []), *some("accuracy")]),
+            Section("learning", "Learning", short=True, pair=[*([loss] if loss else []), *figures["learning"]]),
             Section("laws", "Fitted laws", short=True, tables=_fits(record)),
             Section("failed", "What failed", short=True, tables=_failed(record)),
             Section("machine", "The machine", short=True, facts=[facts(record.hardware), facts(record.versions)]),
@@ -120,7 +93,7 @@ def _tiles(record: SweepRecord) -> list[Tile]:
     interval = with_coverage(best.speed_up)
     fastest = Tile("Best speed-up", times(best.speed_up.value), ", ".join([name, *([interval] if interval else [])]))
     if best.speed_up.value < 1:
-        fastest = Tile("Best speed-up", NOTHING, "no run was faster than one worker")
+        fastest = Tile("Best speed-up", NOTHING, f"no run{of_own_cores(record)} was faster than one worker")
     return [
         fastest,
         Tile("Efficiency", percent(100 * best.efficiency.value, 0), with_coverage(best.efficiency, 100, 0) or name),
@@ -142,20 +115,14 @@ def _beside_one_worker(record: SweepRecord, row: Row, name: str) -> str:
     return f"one worker: {percent(100 * alone.test_accuracy, 2)}" if alone and alone.repeats else name
 
 
-def _tables(record: SweepRecord) -> list[Table]:
-    marks = ["failed" if not r.repeats else "shared" if r.oversubscribed else "" for r in record.rows]
-    about = {column.heading: column.about for column in columns.EVERYTHING}
-    return [table(caption, scaling_table(record, chosen), about, marks) for caption, chosen in TABLES.items()]
-
-
 def _fits(record: SweepRecord) -> list[Table]:
-    return [table("Laws of scaling fitted to each curve", fits_table(record))] if record.fits else []
+    return [fits_table(record, "Laws of scaling fitted to each curve")] if record.fits else []
 
 
 def _failed(record: SweepRecord) -> list[Table]:
     rows = [[cell_name(row.cell), row.cell.key, row.failed] for row in record.rows if row.failed]
     caption = "Cells that failed, or ran less often than was asked for"
-    return [table(caption, Grid(["run", "cell", "reason"], rows))] if rows else []
+    return [words_table(["run", "cell", "reason"], rows, caption)] if rows else []
 
 
 def facts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -186,7 +153,7 @@ def sweep_markdown(record: SweepRecord) -> str:
         f"## {markdown_text(task_name(record.task))}: {record.kind} scaling",
         f"**{markdown_text(headline(record))}**",
         markdown_text(circumstances(record)),
-        *(as_markdown(scaling_table(record, chosen)).rstrip() for chosen in TABLES.values()),
+        *(as_markdown(table).rstrip() for table in scaling_tables(record, ON_PAGE)),
         "\n".join(f"- {markdown_text(note)}" for note in notes(record)),
         "\n".join(_markdown_passages(record)),
         as_markdown(fits_table(record)).rstrip() if record.fits else "",

@@ -1,4 +1,4 @@
-"""Colours that the colour-blind tell apart, for light and for dark; a figure names them as `@mpi` or `@comm`.
+"""Colours that the colour-blind tell apart, for light and for dark; a figure names them as `mpi` or `comm`.
 
 Engines have the colours of Okabe and Ito (2008), parts of a step those of Paul Tol's high- and medium-contrast schemes,
 which also stay apart in grey print.
@@ -69,9 +69,9 @@ SERIES = ("mpi", "threads", "hybrid", "ray", "torch", "other", "serial-engine")
 def engine_colour(engine: str) -> str:
     """Return the name of an engine's colour, the same in all figures."""
     name = "serial-engine" if engine == "serial" else engine
-    return f"@{name if name in LIGHT else 'other'}"
+    return name if name in LIGHT else "other"
 
 
 def series_colour(number: int) -> str:
     """Return the name of the colour of one of several things that are no engines."""
-    return f"@{SERIES[number % len(SERIES)]}"
+    return SERIES[number % len(SERIES)]

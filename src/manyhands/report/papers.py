@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from manyhands.record.papers import (
     FigureKind,
@@ -13,7 +14,7 @@ from manyhands.record.papers import (
     Verdict,
 )
 from manyhands.record.texts import NOTHING, duration, fixed
-from manyhands.report.tables import Grid, as_markdown
+from manyhands.report.tables.table import Column, Table, as_markdown
 
 WORDS: dict[Verdict, str] = {"not": "not reproduced", "shown": NOTHING}
 """Verdicts that people write otherwise."""
@@ -27,16 +28,17 @@ GAP = 1
 
 
 @dataclass(frozen=True)
-class _Group:
+class _ColumnGroup:
     """Columns that belong together: what the paper says, and ours."""
 
-    headings: list[str]
+    columns: list[Column[Any]]
     cells: list[list[str]]
 
     @property
     def width(self) -> int:
         return sum(
-            max(len(heading), *(len(row[i]) for row in self.cells), 1) + GAP for i, heading in enumerate(self.headings)
+            max(len(column.heading), *(len(row[i]) for row in self.cells), 1) + GAP
+            for i, column in enumerate(self.columns)
         )
 
 
@@ -50,26 +52,26 @@ def word(verdict: Verdict) -> str:
     return WORDS.get(verdict, verdict)
 
 
-def grids(table: ReproducedTable, width: int = 0) -> list[Grid]:
-    """Make the table; where it is wider than so many characters, in parts that all begin with the labels.
+def tables_of(table: ReproducedTable, width: int = 0) -> list[Table]:
+    """Return the table; where it is wider than `width` characters, in parts that all begin with the labels.
 
     Rows of which neither the paper nor we have a figure are left to `whys`.
     """
     rows = [row for row in table.rows if _is_sentences(table) or any(f.published or f.ours for f in row.figures)]
     if not rows:
         return []
-    labels = _Group(table.headings, [row.labels for row in rows])
-    verdicts = _Group(["verdict"], [[word(row.verdict)] for row in rows])
+    labels = _words(table.headings, [row.labels for row in rows], folds=True)
+    verdicts = _words(["verdict"], [[word(row.verdict)] for row in rows])
     if _is_sentences(table):
-        return [_grid([labels, verdicts, _Group(["by"], [[row.why] for row in rows])])]
+        return [_joined([labels, verdicts, _words(["by"], [[row.why] for row in rows], folds=True)])]
     columns = [_column(rows, i) for i in range(len(rows[0].figures))]
-    parts: list[list[_Group]] = [[labels]]
+    parts: list[list[_ColumnGroup]] = [[labels]]
     for group in [*columns, verdicts]:
         taken = sum(other.width for other in parts[-1])
         if width and len(parts[-1]) > 1 and taken + group.width > width:
             parts.append([labels])
         parts[-1].append(group)
-    return [_grid(part) for part in parts]
+    return [_joined(part) for part in parts]
 
 
 def whys(table: ReproducedTable) -> list[str]:
@@ -117,19 +119,25 @@ def _paper(paper: ReproducedPaper) -> list[str]:
     lines = [f"## Paper {paper.number}: {paper.title}", ""]
     for table in paper.tables:
         name = headline(table)
-        lines += [f"**{name[:1].upper()}{name[1:]}**", "", *(as_markdown(grid) for grid in grids(table))]
+        lines += [f"**{name[:1].upper()}{name[1:]}**", "", *map(as_markdown, tables_of(table))]
         lines += [f"- {line}" for line in (*whys(table), *table.notes)] + [""]
     return lines
 
 
-def _column(rows: list[ReproducedRow], i: int) -> _Group:
+def _column(rows: list[ReproducedRow], i: int) -> _ColumnGroup:
     figures = [row.figures[i] for row in rows]
     name = figures[0].column
     ours = [_ours(row.figures[i], crowded=row.oversubscribed) for row in rows]
     if not any(figure.published for figure in figures):
-        return _Group([f"{name}: ours"], [[text] for text in ours])
+        return _ColumnGroup([Column(f"{name}: ours")], [[text] for text in ours])
     published = [figure.published or NOTHING for figure in figures]
-    return _Group([f"{name}: paper", "ours"], [list(pair) for pair in zip(published, ours, strict=True)])
+    return _ColumnGroup(
+        [Column(f"{name}: paper"), Column("ours")], [list(pair) for pair in zip(published, ours, strict=True)]
+    )
+
+
+def _words(headings: list[str], cells: list[list[str]], *, folds: bool = False) -> _ColumnGroup:
+    return _ColumnGroup([Column(heading, left=True, folds=folds) for heading in headings], cells)
 
 
 def _ours(figure: PaperFigure, *, crowded: bool) -> str:
@@ -144,7 +152,6 @@ def _ours(figure: PaperFigure, *, crowded: bool) -> str:
     return f"{value}{mark}{spread}"
 
 
-def _grid(groups: list[_Group]) -> Grid:
-    headings = [heading for group in groups for heading in group.headings]
-    rows = [[cell for group in groups for cell in group.cells[i]] for i in range(len(groups[0].cells))]
-    return Grid(headings, rows)
+def _joined(groups: list[_ColumnGroup]) -> Table:
+    columns = [column for group in groups for column in group.columns]
+    return Table(columns, [[cell for group in groups for cell in group.cells[i]] for i in range(len(groups[0].cells))])

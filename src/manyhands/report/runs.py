@@ -1,118 +1,28 @@
 """The page of some runs that stand for themselves: their table, losses, where their time went, timelines."""
 
 import shlex
-from collections import Counter
 from collections.abc import Sequence
 
-from manyhands.record import Cell, RankRecord, RunDir, RunRecord
-from manyhands.record.texts import cell_name, count, duration, fixed, num_bytes, percent, rate, share, times
+from manyhands.record import RunDir, RunRecord
+from manyhands.record.texts import count, duration, fixed, percent, rate, times
 from manyhands.report.drawing import Figure
 from manyhands.report.histories import Drawn, losses, timelines
-from manyhands.report.html import Page, Section, Tile, table
+from manyhands.report.html import Page, Section, Tile
 from manyhands.report.pages import facts
 from manyhands.report.stacks import split_figure
-from manyhands.report.tables import Grid, as_csv, as_markdown, markdown_text, plain_text
+from manyhands.report.tables.runs import (
+    learned_table,
+    numbers_table,
+    parts_ms,
+    rank_parts_s,
+    ranks_table,
+    run_names,
+    speed_table,
+)
+from manyhands.report.tables.table import Table, as_csv, as_markdown, markdown_text
 from manyhands.report.words import machine, task_name
 
 Stored = tuple[RunDir, RunRecord]
-
-
-def run_names(records: Sequence[RunRecord]) -> list[str]:
-    """Name runs by engine, workers and strategy; also by task and id where that is not enough."""
-    short = [_name(record) for record in records]
-    if len({record.task for record in records}) > 1:
-        short = [f"{task_name(record.task)} {name}" for record, name in zip(records, short, strict=True)]
-    seen = Counter(short)
-    return [name if seen[name] == 1 else f"{name} ({r.id[-4:]})" for name, r in zip(short, records, strict=True)]
-
-
-def _name(record: RunRecord) -> str:
-    return cell_name(
-        Cell(
-            engine=record.engine,
-            workers=record.workers,
-            threads=record.threads,
-            sync=record.sync,
-            batch_size=record.batch_size,
-        )
-    )
-
-
-SPEED = ["run", "samples/s", "time per batch", "compute", "serial", "comm", "wait", "memory/rank", "total"]
-LEARNED = ["run", "batch", "steps", "train loss", "test loss", "accuracy", "weights"]
-
-
-def runs_table(records: Sequence[RunRecord], headings: Sequence[str]) -> Grid:
-    """Make the table of some runs, with the columns of these headings."""
-    rows = [_texts(record, name) for record, name in zip(records, run_names(records), strict=True)]
-    return Grid(list(headings), [[row[heading] for heading in headings] for row in rows])
-
-
-def _texts(record: RunRecord, name: str) -> dict[str, str]:
-    parts = parts_ms(record)
-    whole = sum(parts.values())
-    return {
-        "run": f"{name} ‡" if record.status == "interrupted" else name,
-        "samples/s": rate(record.samples_per_s),
-        "time per batch": duration(record.step_ms.median / 1e3 or None),
-        **{part: share(ms, whole) for part, ms in parts.items()},
-        "memory/rank": num_bytes(max((rank.max_rss_bytes for rank in record.ranks), default=None)),
-        "total": duration(record.total_s),
-        "batch": f"{record.batch_size:,}",
-        "steps": f"{record.steps:,}",
-        "train loss": fixed(record.train_loss[-1] if record.train_loss else None, 4),
-        "test loss": fixed(record.test_loss, 4),
-        "accuracy": percent(100 * record.test_accuracy, 2),
-        "weights": record.weights_sha256[:12],
-    }
-
-
-def runs_numbers(records: Sequence[RunRecord]) -> Grid:
-    """Make the table of some runs as plain numbers in full precision, with the units in the headings."""
-    rows = [_numbers(record) for record in records]
-    return Grid(list(rows[0]) if rows else [], [[plain_text(value) for value in row.values()] for row in rows])
-
-
-def _numbers(record: RunRecord) -> dict[str, object]:
-    names = (
-        *("id", "status", "task", "engine", "sync", "workers", "threads", "batch_size", "epochs", "steps", "seed"),
-        *("device", "parameters", "samples", "samples_per_s", "test_loss", "test_accuracy"),
-        *("compute_s", "comm_s", "wait_s", "read_s", "eval_s", "total_s", "bytes_sent", "messages", "weights_sha256"),
-    )
-    return {
-        **{name: getattr(record, name) for name in names},
-        "samples_per_s": record.samples_per_s or None,  # virtual time may stand still
-        "train_loss": record.train_loss[-1] if record.train_loss else None,
-        "step_ms_median": record.step_ms.median,
-        "step_ms_p90": record.step_ms.p90,
-        **{f"steady_{part}_ms": ms for part, ms in parts_ms(record).items()},
-    }
-
-
-def parts_ms(record: RunRecord) -> dict[str, float]:
-    """Return the parts of a warmed-up step."""
-    s = record.steady
-    return {"compute": s.compute_ms, "serial": s.serial_ms, "comm": s.comm_ms, "wait": s.wait_ms}
-
-
-def ranks_table(records: Sequence[RunRecord]) -> Grid:
-    """Make the table of every rank's time."""
-    headings = ["run", "rank", "role", "host", "compute", "serial", "comm", "wait", "memory"]
-    rows = [
-        [name, str(k.rank), k.role, k.host, *map(duration, _rank_parts_s(k).values()), num_bytes(k.max_rss_bytes)]
-        for record, name in zip(records, run_names(records), strict=True)
-        for k in record.ranks
-    ]
-    return Grid(headings, rows)
-
-
-def _rank_parts_s(rank: RankRecord) -> dict[str, float]:
-    return {
-        "compute": max(0.0, rank.compute_s - rank.serial_s),
-        "serial": rank.serial_s,
-        "comm": rank.comm_s,
-        "wait": rank.wait_s,
-    }
 
 
 def run_figures(runs: Sequence[Stored]) -> list[Figure]:
@@ -130,13 +40,14 @@ def run_figures(runs: Sequence[Stored]) -> list[Figure]:
             "worker repeats, comm is what the exchanges took, wait is time spent waiting for the slowest worker.",
             names,
             [parts_ms(record) for record in records],
+            picture="split",
         ),
         split_figure(
             "ranks",
             "Every rank's time",
             "The whole training, rank by rank: a rank that computes longer than the others makes them wait.",
             [label for label, _ in ranks],
-            [{part: 1e3 * s for part, s in _rank_parts_s(rank).items()} for _, rank in ranks],
+            [{part: 1e3 * s for part, s in rank_parts_s(rank).items()} for _, rank in ranks],
         ),
     ]
 
@@ -147,10 +58,6 @@ def runs_page(runs: Sequence[Stored]) -> Page:
     drawn = drawn_runs(runs)
     loss, line = losses(drawn), timelines(drawn)
     tasks = ", ".join(dict.fromkeys(task_name(record.task) for record in records))
-    tables = [
-        table("Speed, and where a step's time goes", runs_table(records, SPEED)),
-        table("What was learned", runs_table(records, LEARNED)),
-    ]
     return Page(
         kicker="manyhands run report",
         title=f"{tasks}: {records[0].id if len(records) == 1 else count(len(records), 'run')}",
@@ -158,21 +65,25 @@ def runs_page(runs: Sequence[Stored]) -> Page:
         facts=machine(records[0].hardware),
         tiles=_tiles(records),
         sections=[
-            Section("numbers", "The numbers", data=True, tables=tables, notes=_notes(records)),
+            Section("numbers", "The numbers", data=True, tables=_tables(records), notes=_notes(records)),
             Section("learning", "Learning", short=True, figures=[loss] if loss else []),
             Section("time", "Where the time went", figures=run_figures(runs)),
             Section("timeline", "Timeline", short=True, figures=[line] if line else []),
-            Section("ranks", "Ranks", short=True, tables=[table("Every rank's time and memory", ranks_table(records))]),
+            Section("ranks", "Ranks", short=True, tables=[ranks_table(records)]),
             Section(
                 "machine", "The machine", short=True, facts=[facts(records[0].hardware), facts(records[0].versions)]
             ),
             Section("again", "Run it again", short=True, commands=_commands(runs)),
         ],
         markdown=runs_markdown(records),
-        csv=as_csv(runs_numbers(records)),
+        csv=as_csv(numbers_table(records)),
         csv_name=f"{records[0].id}.csv",
         footer="Figures are those of single runs.",
     )
+
+
+def _tables(records: Sequence[RunRecord]) -> list[Table]:
+    return [speed_table(records), learned_table(records)]
 
 
 def drawn_runs(runs: Sequence[Stored]) -> list[Drawn]:
@@ -240,8 +151,7 @@ def runs_markdown(records: Sequence[RunRecord]) -> str:
     parts = [
         f"**{markdown_text(runs_headline(records))}**",
         markdown_text(machine(records[0].hardware)),
-        as_markdown(runs_table(records, SPEED)).rstrip(),
-        as_markdown(runs_table(records, LEARNED)).rstrip(),
+        *(as_markdown(table).rstrip() for table in _tables(records)),
         "\n".join(f"- {markdown_text(note)}" for note in _notes(records)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

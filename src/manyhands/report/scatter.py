@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from manyhands.record.simulation import Validation
 from manyhands.record.texts import count, duration, plus_minus, with_bounds
-from manyhands.report.drawing import Figure, Layout, Trace, View, decades_axis, key, layout, safe, straight
+from manyhands.report.drawing import Axis, Figure, Item, Series, Shade, View, dashed, decades_axis
 from manyhands.report.palette import MARKERS, engine_colour, series_colour
-from manyhands.report.scores import ERROR_PCT, Name, Score, counted, grouped, score
+from manyhands.report.scores import ERROR_PCT, Name, PredictionScore, counted, grouped, score
 from manyhands.report.words import task_name
 
 HEIGHT = 440
@@ -34,7 +33,7 @@ class Looks:
         return self.colours[self.colour_of(row)]
 
     def shape(self, row: Validation) -> str:
-        """Return its marker."""
+        """Return the marker of the row's task."""
         return self.shapes[task_name(row.task)]
 
     def kind(self, row: Validation) -> tuple[str, str, bool]:
@@ -58,23 +57,29 @@ def row_name(row: Validation) -> str:
     return f"{task_name(row.task)}, {row.engine} ×{row.workers}{where}, {row.sync}"
 
 
+def validation_figures(rows: Sequence[Validation]) -> list[Figure]:
+    """Return all figures of validations, of which there may be none."""
+    return [scatter(rows), errors(rows)] if rows else []
+
+
 def scatter(rows: Sequence[Validation]) -> Figure:
     """Draw predicted against measured step times, on and around the diagonal."""
     ends = span_ms(rows)
     axis = decades_axis("", ends)
-    line = straight("as predicted", *[list(ends)] * 2)
-    views = [View(name, data=[line, *_points(rows, look)]) for name, look in looks(rows).items()]
+    x, y = replace(axis, title="measured step (ms)"), replace(axis, title="predicted step (ms)")
+    line = dashed("as predicted", ends, ends)
     return Figure(
         id="predicted",
         title="Predicted against measured",
         about="Step time of each configuration: on the dashed line the prediction is right, above it too slow, below "
         f"it too fast. Bars are the predictions' 90 % intervals{_about_marks(rows)}.",
         says=f"Predicted against measured step times. {_said(rows)}",
-        data=[],
-        layout=layout({**axis, "title": "measured step (ms)"}, {**axis, "title": "predicted step (ms)"}),
-        height=HEIGHT,
+        views=[
+            View(label=name, items=[line, *_points(rows, look)], x=x, y=y, height=HEIGHT)
+            for name, look in looks(rows).items()
+        ],
         choose="Colour",
-        views=views,
+        picture="predicted",
     )
 
 
@@ -85,7 +90,7 @@ def span_ms(rows: Iterable[Validation]) -> tuple[float, float]:
     return min(good), max(good)
 
 
-def _points(rows: Sequence[Validation], look: Looks) -> list[Trace]:
+def _points(rows: Sequence[Validation], look: Looks) -> list[Series]:
     """Draw rows by colour and shape, ringed where the interval was missed; the legend's entries come first."""
     found = _keys(rows, look)
     for own in grouped(rows, look.kind).values():
@@ -102,70 +107,57 @@ def _drawn(
     xs: list[float],
     ys: list[float],
     reach: tuple[list[float], list[float]],
-) -> list[Trace]:
+) -> list[Series]:
     """Draw rows of one kind, and the rings around some of them."""
     colour, shared = look.colour(own[0]), own[0].oversubscribed
-    names = [f"colour {look.colour_of(own[0])}", f"task {task_name(own[0].task)}", *([SHARED] if shared else [])]
-    groups = [safe(name) for name in names]
-    common: dict[str, Any] = {"type": "scatter", "mode": "markers", "showlegend": False, "meta": {"groups": groups}}
     below, above = ([max(0.0, each) for each in side] for side in reach)
-    bars = {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "color": colour}
-    points = {
-        **common,
-        "name": safe(", ".join(look.kind(own[0])[:2])),
-        "x": xs,
-        "y": ys,
-        "error_y": {**bars, "thickness": 1.2, "width": 0},
-        "marker": {
-            "color": "@panel" if shared else colour,
-            "symbol": look.shape(own[0]),
-            "size": 8,
-            "line": {"color": colour, "width": 1.5},
-        },
-        "customdata": [_told(row) for row in own],
-        "hovertemplate": "%{customdata[0]}<br>predicted %{customdata[1]}<br>measured %{customdata[2]}<br>"
-        "error %{customdata[3]}, %{customdata[4]}<extra></extra>",
-    }
+    points = Series(
+        name=", ".join(look.kind(own[0])[:2]),
+        x=xs,
+        y=ys,
+        colour=colour,
+        marker=look.shape(own[0]),
+        hollow=shared,
+        reach=(below, above),
+        told=[_told(row) for row in own],
+        in_legend=False,
+        groups=[f"colour {look.colour_of(own[0])}", f"task {task_name(own[0].task)}", *([SHARED] if shared else [])],
+    )
     missed = [i for i, row in enumerate(own) if not row.held]
-    ring = {
-        **common,
-        "name": MISSED,
-        "meta": {"groups": [*groups, MISSED]},
-        "x": [xs[i] for i in missed],
-        "y": [ys[i] for i in missed],
-        "marker": _ring(),
-        "hoverinfo": "skip",
-    }
+    ring = Series(
+        name=MISSED,
+        x=[xs[i] for i in missed],
+        y=[ys[i] for i in missed],
+        colour="bad",
+        marker="ring",
+        size=RING,
+        in_legend=False,
+        groups=[*points.groups, MISSED],
+    )
     return [points, *([ring] if missed else [])]
 
 
-def _ring() -> Layout:
-    return {"color": "@bad", "symbol": "circle-open", "size": RING, "line": {"color": "@bad", "width": 1.8}}
-
-
-def _keys(rows: Sequence[Validation], look: Looks) -> list[Trace]:
+def _keys(rows: Sequence[Validation], look: Looks) -> list[Series]:
     """Return the legend: colours, shapes where there are several, and marks."""
     found = [
-        key(name, f"colour {name}", {"color": colour, "line": {"color": colour}})
+        Series(name=name, colour=colour, marker="circle", groups=[f"colour {name}"])
         for name, colour in look.colours.items()
     ]
     for task, shape in look.shapes.items() if len(look.shapes) > 1 else ():
-        found.append(key(task, f"task {task}", {"color": "@muted", "symbol": shape, "line": {"color": "@muted"}}))
+        found.append(Series(name=task, colour="muted", marker=shape, groups=[f"task {task}"]))
     if any(row.oversubscribed for row in rows):
-        found.append(key(SHARED, SHARED, {"color": "@panel", "line": {"color": "@muted"}}))
+        found.append(Series(name=SHARED, colour="muted", marker="circle", hollow=True))
     if not all(row.held for row in rows):
-        found.append(key(MISSED, MISSED, {**_ring(), "color": "@panel", "size": 9}))
+        found.append(Series(name=MISSED, colour="bad", marker="ring"))
     return found
 
 
-def _told(row: Validation) -> list[str]:
-    return [
-        safe(row_name(row)),
-        with_bounds(row.predicted_ms, lambda ms: duration(ms / 1e3)),
-        f"{duration(row.median_ms / 1e3)} (noise {plus_minus(row.noise_pct)})",
-        f"{row.error_pct:+.1f} %",
-        "interval held" if row.held else MISSED,
-    ]
+def _told(row: Validation) -> str:
+    return (
+        f"{row_name(row)}\npredicted {with_bounds(row.predicted_ms, lambda ms: duration(ms / 1e3))}\n"
+        f"measured {duration(row.median_ms / 1e3)} (noise {plus_minus(row.noise_pct)})\n"
+        f"error {row.error_pct:+.1f} %, {'interval held' if row.held else MISSED}"
+    )
 
 
 def _about_marks(rows: Sequence[Validation]) -> str:
@@ -182,7 +174,7 @@ def _said(rows: Sequence[Validation]) -> str:
     return "; ".join(told) + "."
 
 
-def _score_said(found: Score) -> str:
+def _score_said(found: PredictionScore) -> str:
     return f"median error {found.error_pct:.1f} percent, {found.held} of {found.cases} intervals held"
 
 
@@ -206,11 +198,9 @@ def errors(rows: Sequence[Validation]) -> Figure:
         about="By how much each prediction is above what was measured; below 0 it is too fast. The grey band is the "
         f"aim for the median, ±{aim_pct(rows):.1f} %; a bar that reaches over 0 is an interval that held.{further}",
         says=f"Errors of the predictions. {_said(rows)}",
-        data=[],
-        layout=layout({"title": "workers", "zeroline": False}, _error_axis(shown), shapes=[_band(aim_pct(rows))]),
-        height=HEIGHT,
-        choose="By",
         views=[_errors_by(rows, looks(rows)["engine"], name, column) for name, column in chosen.items()],
+        choose="By",
+        picture="errors",
     )
 
 
@@ -235,32 +225,6 @@ def aim_pct(rows: Sequence[Validation]) -> float:
     return found.aim_pct if found else ERROR_PCT
 
 
-def _error_axis(shown: tuple[float, float]) -> Layout:
-    return {
-        "title": "error of the prediction",
-        "ticksuffix": " %",
-        "range": list(shown),
-        "zeroline": True,
-        "zerolinecolor": "@muted",
-        "zerolinewidth": 1.5,
-    }
-
-
-def _band(aim_pct: float) -> Layout:
-    return {
-        "type": "rect",
-        "xref": "paper",
-        "x0": 0,
-        "x1": 1,
-        "y0": -aim_pct,
-        "y1": aim_pct,
-        "fillcolor": "@grid",
-        "opacity": 0.55,
-        "line": {"width": 0},
-        "layer": "below",
-    }
-
-
 def _errors_by(rows: Sequence[Validation], look: Looks, label: str, column: Callable[[Validation], str | int]) -> View:
     """Draw the errors in columns, within which those of one colour stand together, the lowest first."""
     names = list(grouped(rows, column))
@@ -270,17 +234,18 @@ def _errors_by(rows: Sequence[Validation], look: Looks, label: str, column: Call
         own = [i for i, row in enumerate(rows) if column(row) == name]
         own.sort(key=lambda i: (look.colour(rows[i]), rows[i].oversubscribed, rows[i].error_pct))
         at |= {i: place + WIDE * ((order + 0.5) / len(own) - 0.5) for order, i in enumerate(own)}
-    data = _keys(rows, look)
+    items: list[Item] = [Shade(-aim_pct(rows), aim_pct(rows)), *_keys(rows, look)]
     for some in grouped(range(len(rows)), lambda i: look.kind(rows[i])).values():
         alike = [rows[i] for i in some]
         ys = [row.error_pct for row in alike]
         below = [row.error_pct - bounds_pct(row)[0] for row in alike]
         above = [bounds_pct(row)[1] - row.error_pct for row in alike]
-        data += _drawn(alike, look, [round(at[i], 4) for i in some], ys, (below, above))
-    ticks = {
-        "xaxis.title.text": label,
-        "xaxis.tickvals": list(range(len(names))),
-        "xaxis.ticktext": [safe(str(name)).replace(":", ":<br>") for name in names],
-        "xaxis.range": [-0.5, len(names) - 0.5],
-    }
-    return View(label, data=data, layout=ticks)
+        items += _drawn(alike, look, [round(at[i], 4) for i in some], ys, (below, above))
+    places = [str(name).replace(":", ":\n") for name in names]
+    return View(
+        label=label,
+        items=items,
+        x=Axis(title=label, ticks=range(len(names)), names=places, span=(-0.5, len(names) - 0.5)),
+        y=Axis(title="error of the prediction", span=error_span(rows), unit=" %", zero_line=True),
+        height=HEIGHT,
+    )

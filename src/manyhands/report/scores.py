@@ -1,13 +1,11 @@
 """How good predictions are: their error against the aim, and how often their intervals held."""
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from manyhands.record.simulation import Validation
-from manyhands.record.texts import NOTHING, fixed, percent, plus_minus
-from manyhands.report.tables import Grid
 
 Item = TypeVar("Item")
 Key = TypeVar("Key")
@@ -28,7 +26,7 @@ FEWEST = 20
 
 
 @dataclass(frozen=True)
-class Score:
+class PredictionScore:
     """How good some predictions are, of which there is at least one."""
 
     cases: int
@@ -74,13 +72,13 @@ def counted(rows: Iterable[Validation]) -> list[Validation]:
     return [row for row in rows if not row.oversubscribed]
 
 
-def score(rows: Iterable[Validation]) -> Score | None:
+def score(rows: Iterable[Validation]) -> PredictionScore | None:
     """Judge predictions; None where none of them counts."""
     telling = counted(rows)
     if not telling:
         return None
     noises = [row.noise_pct for row in telling if row.noise_pct is not None]
-    return Score(
+    return PredictionScore(
         cases=len(telling),
         error_pct=statistics.median(abs(row.error_pct) for row in telling),
         bias_pct=statistics.median(row.error_pct for row in telling),
@@ -95,62 +93,3 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found
-
-
-WORDS: dict[Holding, str] = {"right": "yes", "too few": "below", "too many": "above", "too few cases": NOTHING}
-JUDGED = ("cases", "median error", "noise", "aim", "error in aim", "held", "share", "share in aim")
-"""Columns of a score."""
-
-MEANINGS = {
-    "cases": "Configurations that were predicted and run; those with more ranks than cores are not counted",
-    "median error": "Of the predicted step time against the median of the runs; half of the cases are nearer",
-    "noise": "Standard deviation of a case's runs, over their mean; the median of the cases",
-    "aim": f"{ERROR_PCT:g} %, or {NOISES:g} times the noise where that is more",
-    "error in aim": "Whether the median error is within the aim",
-    "held": "How often the measured median lies within the prediction's 90 % interval",
-    "share": "The same as a percentage",
-    "share in aim": f"Whether it is {HELD_PCT[0]:g} to {HELD_PCT[1]:g} %; not said of fewer than {FEWEST} cases",
-}
-
-
-def judged(found: Score | None) -> list[str]:
-    """Return a score as texts of a table."""
-    if found is None:
-        return ["0", *[NOTHING] * (len(JUDGED) - 1)]
-    return [
-        str(found.cases),
-        percent(found.error_pct),
-        plus_minus(found.noise_pct),
-        f"≤ {fixed(found.aim_pct, 1)} %",
-        "yes" if found.is_near else "no",
-        f"{found.held} of {found.cases}",
-        percent(found.held_pct, 0),
-        WORDS[found.holding],
-    ]
-
-
-def parts_table(rows: Sequence[Validation], parts: Iterable[Name]) -> tuple[Grid, list[str]]:
-    """Judge all rows, then those of each task, engine and so on; return the table and how its rows are marked."""
-    whole = score(rows)
-    lines, marks = [["all", *judged(whole)]], [f"whole {_mark(whole)}".strip()]
-    for part in parts:
-        groups = grouped(rows, part)
-        for name, own in groups.items() if len(groups) > 1 else ():
-            lines.append([name, *judged(score(own))])
-            marks.append(_mark(score(own)))
-    return Grid(["predictions", *JUDGED], lines), marks
-
-
-def combinations_table(rows: Sequence[Validation], parts: Mapping[str, Name]) -> tuple[Grid, list[str]]:
-    """Judge each combination of a task, an engine and so on; return the table and how its rows are marked."""
-    groups = grouped(rows, lambda row: tuple(name(row) for name in parts.values()))
-    scores = [score(own) for own in groups.values()]
-    lines = [[*names, *judged(found)] for names, found in zip(groups, scores, strict=True)]
-    shown = len(parts) + len(JUDGED) - all(line[-1] == NOTHING for line in lines)  # mostly there are too few cases
-    return Grid([*parts, *JUDGED][:shown], [line[:shown] for line in lines]), [_mark(found) for found in scores]
-
-
-def _mark(found: Score | None) -> str:
-    if found is None:
-        return "shared"
-    return "" if found.is_near and found.holding != "too few" else "failed"

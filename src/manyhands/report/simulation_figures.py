@@ -2,25 +2,25 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from manyhands.record.simulation import Estimate, SimulationRecord, SimulationRow, Unit
 from manyhands.record.texts import duration, figure, percent, with_bounds
 from manyhands.report.drawing import (
+    Axis,
+    Band,
     Figure,
-    Layout,
-    Trace,
+    Item,
+    Series,
     View,
     counts_axis,
+    dashed,
     decades_axis,
-    layout,
-    safe,
-    straight,
     value_axis,
 )
 from manyhands.report.palette import DASHES, MARKERS, SERIES, series_colour
 from manyhands.report.scores import grouped
-from manyhands.report.stacks import PARTS, stack_height, stack_layout, stack_trace
+from manyhands.report.stacks import PARTS, stack_view, stacked
 
 MOST_POINTS = 60
 """Points of a curve; of more, some are drawn."""
@@ -84,17 +84,18 @@ def scaling_figures(record: SimulationRecord) -> list[Figure]:
 def _speed_up(drawn: Sequence[Strategy]) -> Figure:
     ideal = {row.number: float(row.workers) for strategy in drawn for row in strategy.rows}
     shown = [*values(drawn, _speed), *ideal.values()]
+    items = [
+        dashed("ideal", sorted(ideal), [ideal[n] for n in sorted(ideal)]),
+        *_curves(drawn, _speed, lambda value: f"{figure(value)}×"),
+    ]
     return Figure(
         id="speed-up",
         title="Speed-up",
         about="Samples per second against one worker alone; the band holds 90 % of what is expected, the dashed line "
         f"is the ideal{_by_formula(drawn)}.",
         says=f"Predicted speed-up over {unit(drawn)}. " + _said(drawn, _speed, lambda value: f"{figure(value)} times"),
-        data=[
-            straight("ideal", [float(n) for n in sorted(ideal)], [ideal[n] for n in sorted(ideal)]),
-            *_curves(drawn, _speed, lambda value: f"{figure(value)}×"),
-        ],
-        layout=layout(_numbers_axis(drawn), _powers_axis("speed-up over one worker", shown)),
+        views=[View(items=items, x=_numbers_axis(drawn), y=_powers_axis("speed-up over one worker", shown))],
+        picture="speed-up",
     )
 
 
@@ -106,33 +107,40 @@ def _efficiency(drawn: Sequence[Strategy]) -> Figure:
         about="Speed-up as a share of the number of workers: 100 % is the ideal, what is missing is lost.",
         says=f"Predicted efficiency over {unit(drawn)}. "
         + _said(drawn, lambda row: row.efficiency, lambda value: f"{100 * value:.0f} percent"),
-        data=_curves(drawn, lambda row: row.efficiency, lambda value: percent(100 * value), 100),
-        layout=layout(_numbers_axis(drawn), {"title": "efficiency", "range": [0, 106 * top], "ticksuffix": " %"}),
+        views=[
+            View(
+                items=_curves(drawn, lambda row: row.efficiency, lambda value: percent(100 * value), 100),
+                x=_numbers_axis(drawn),
+                y=Axis(title="efficiency", span=(0, 106 * top), unit=" %"),
+            )
+        ],
+        picture="efficiency",
     )
 
 
 def _times(drawn: Sequence[Strategy]) -> Figure:
     """Draw the time of a step, and that of an epoch."""
-    step = _curves(drawn, lambda row: row.step_ms, _ms)
-    epoch = _curves(drawn, lambda row: row.epoch_s, duration)
-    axes = {
-        "step": value_axis("step (ms)", values(drawn, lambda row: row.step_ms)),
-        "epoch": value_axis("epoch (s)", values(drawn, lambda row: row.epoch_s)),
+    shown: dict[str, tuple[str, Value, Callable[[float], str]]] = {
+        "step": ("step (ms)", lambda row: row.step_ms, _ms),
+        "epoch": ("epoch (s)", lambda row: row.epoch_s, duration),
     }
-    views = [
-        View(label, data=data, layout={"yaxis": layout({}, axes[label])["yaxis"]})
-        for label, data in (("step", step), ("epoch", epoch))
-    ]
     return Figure(
         id="time",
         title="Time",
         about="What a step takes, and what an epoch takes, in which every sample is seen once: with failures, where "
         "the cluster has some.",
         says=f"Predicted time of a step over {unit(drawn)}. " + _said(drawn, lambda row: row.step_ms, _ms),
-        data=step,
-        layout=layout(_numbers_axis(drawn), axes["step"]),
+        views=[
+            View(
+                label=label,
+                items=_curves(drawn, value, text),
+                x=_numbers_axis(drawn),
+                y=value_axis(title, values(drawn, value)),
+            )
+            for label, (title, value, text) in shown.items()
+        ],
         choose="Of",
-        views=views,
+        picture="step",
     )
 
 
@@ -144,35 +152,28 @@ def _cost(drawn: Sequence[Strategy], currency: str) -> Figure:
         "in efficiency is what it costs more.",
         says=f"Predicted cost of an epoch over {unit(drawn)}. "
         + _said(drawn, lambda row: row.cost, lambda value: f"{figure(value)} {currency}"),
-        data=_curves(drawn, lambda row: row.cost, lambda value: f"{figure(value)} {safe(currency)}"),
-        layout=layout(
-            _numbers_axis(drawn), value_axis(f"{safe(currency)} an epoch", values(drawn, lambda row: row.cost))
-        ),
+        views=[
+            View(
+                items=_curves(drawn, lambda row: row.cost, lambda value: f"{figure(value)} {currency}"),
+                x=_numbers_axis(drawn),
+                y=value_axis(f"{currency} an epoch", values(drawn, lambda row: row.cost)),
+            )
+        ],
+        picture="cost",
     )
 
 
 def split_figure(record: SimulationRecord) -> Figure:
     """Draw where a step's time goes, strategy by strategy, as a stack for each number of nodes."""
     drawn = strategies(record)
-    views = []
-    for strategy in drawn:
-        rows = some(strategy.rows, MOST_BARS)
-        names = [row.many for row in rows]
-        left = stack_layout("stack", names)["margin"]["l"]
-        size = {"height": stack_height(names), "margin.l": left, "xaxis.range": [0, 101]}
-        views.append(View(strategy.name, data=_stacks(rows, names), layout=size))
-    names = [row.many for row in some(drawn[0].rows, MOST_BARS)]
     return Figure(
         id="split",
         title="Where a step's time goes",
         about="Compute is shared out over the workers; update is what every worker repeats, mostly the optimiser's "
         "step; comm is what the exchanges take; wait is time spent waiting for the slowest worker.",
         says="Where a step's time goes. " + "; ".join(_most(strategy) for strategy in drawn) + ".",
-        data=[],
-        layout=stack_layout("stack", names),
-        height=stack_height(names),
+        views=[_split_view(strategy) for strategy in drawn],
         choose="Strategy",
-        views=views,
     )
 
 
@@ -183,15 +184,16 @@ def shares(row: SimulationRow) -> dict[str, float]:
     return {part: 100 * ms / whole for part, ms in parts.items()}
 
 
-def _stacks(rows: Sequence[SimulationRow], names: Sequence[str]) -> list[Trace]:
-    found = []
+def _split_view(strategy: Strategy) -> View:
+    rows = some(strategy.rows, MOST_BARS)
+    names = [row.many for row in rows]
+    items = []
     for part in PARTS:
         percents = [round(shares(row)[part], 3) for row in rows]
-        trace = stack_trace(PART_NAMES[part], part, names, percents)
-        trace["customdata"] = [_ms(getattr(row, f"{part}_ms")) for row in rows]
-        trace["hovertemplate"] = f"%{{y}}<br>{trace['name']}: %{{x:.1f}} % · %{{customdata}}<extra></extra>"
-        found.append(trace)
-    return found
+        times = [_ms(getattr(row, f"{part}_ms")) for row in rows]
+        told = [f"{share:.1f} % · {time}" for share, time in zip(percents, times, strict=True)]
+        items.append(stacked(PART_NAMES[part], part, names, percents, told))
+    return stack_view(items, names, Axis(span=(0, 101), unit=" %"), strategy.name)
 
 
 def _most(strategy: Strategy) -> str:
@@ -214,32 +216,25 @@ def values(drawn: Iterable[Strategy], value: Value) -> list[float]:
     return [bound for each in found if each for bound in (each.low, each.value, each.high) if math.isfinite(bound)]
 
 
-def _curves(drawn: Sequence[Strategy], value: Value, text: Callable[[float], str], factor: float = 1.0) -> list[Trace]:
+def _curves(drawn: Sequence[Strategy], value: Value, text: Callable[[float], str], factor: float = 1.0) -> list[Item]:
     """Draw every strategy as a line in its band; hollow where there was a formula only."""
-    found = []
+    found: list[Item] = []
     for strategy in drawn:
         rows = [(row, each) for row in some(strategy.rows, MOST_POINTS) if (each := value(row))]
         found += [_band(strategy, rows, factor), _curve(strategy, rows, text, factor)] if rows else []
     return found
 
 
-def _band(strategy: Strategy, rows: Sequence[tuple[SimulationRow, Estimate]], factor: float) -> Trace:
-    numbers = [row.number for row, _ in rows]
-    low, high = ([factor * getattr(each, bound) for _, each in rows] for bound in ("low", "high"))
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": safe(strategy.name),
-        "legendgroup": safe(strategy.name),
-        "showlegend": False,
-        "x": [*numbers, *reversed(numbers)],
-        "y": [*high, *reversed(low)],
-        "fill": "toself",
-        "fillcolor": strategy.colour,
-        "opacity": 0.18,
-        "line": {"width": 0, "color": strategy.colour},
-        "hoverinfo": "skip",
-    }
+def _band(strategy: Strategy, rows: Sequence[tuple[SimulationRow, Estimate]], factor: float) -> Band:
+    return Band(
+        name=strategy.name,
+        x=[row.number for row, _ in rows],
+        low=[factor * each.low for _, each in rows],
+        high=[factor * each.high for _, each in rows],
+        colour=strategy.colour,
+        opacity=0.18,
+        in_legend=False,
+    )
 
 
 def _curve(
@@ -247,42 +242,31 @@ def _curve(
     rows: Sequence[tuple[SimulationRow, Estimate]],
     text: Callable[[float], str],
     factor: float,
-) -> Trace:
-    name = safe(strategy.name)
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": name,
-        "legendgroup": name,
-        "x": [row.number for row, _ in rows],
-        "y": [factor * each.value for _, each in rows],
-        "line": {"color": strategy.colour, "width": 2.2, "dash": strategy.dash},
-        "marker": {
-            "color": ["@panel" if row.method == "closed form" else strategy.colour for row, _ in rows],
-            "size": 7,
-            "symbol": MARKERS[strategy.number % len(MARKERS)],
-            "line": {"color": strategy.colour, "width": 1.6},
-        },
-        "customdata": [[row.many, with_bounds(each, text)] for row, each in rows],
-        "hovertemplate": f"{name}, %{{customdata[0]}}: %{{customdata[1]}}<extra></extra>",
-    }
+) -> Series:
+    return Series(
+        name=strategy.name,
+        x=[row.number for row, _ in rows],
+        y=[factor * each.value for _, each in rows],
+        colour=strategy.colour,
+        width=2.2,
+        dash=strategy.dash,
+        marker=MARKERS[strategy.number % len(MARKERS)],
+        size=7,
+        hollow=[row.method == "closed form" for row, _ in rows],
+        told=[f"{strategy.name}, {row.many}: {with_bounds(each, text)}" for row, each in rows],
+    )
 
 
-def _numbers_axis(drawn: Sequence[Strategy]) -> Layout:
+def _numbers_axis(drawn: Sequence[Strategy]) -> Axis:
     return counts_axis(unit(drawn), [row.number for strategy in drawn for row in strategy.rows])
 
 
-def _powers_axis(title: str, shown: Iterable[float]) -> Layout:
+def _powers_axis(title: str, shown: Iterable[float]) -> Axis:
     """Return an axis on which every doubling takes the same room, with at most a dozen ticks."""
     axis = decades_axis(title, shown)
-    low, high = axis["range"]
-    by = 1 if high - low < 2.5 else 2
-    powers = range(by * math.floor(low / math.log10(2) / by), math.ceil(high / math.log10(2)) + 1, by)
-    return {
-        **axis,
-        "tickvals": [2.0**power for power in powers],
-        "ticktext": [f"{2.0**power:,.5g}" for power in powers],
-    }
+    low, high = (math.log2(end) for end in axis.span or (1, 2))
+    by = 1 if high - low < 8 else 2
+    return replace(axis, ticks=[2.0**power for power in range(by * math.ceil(low / by), math.floor(high) + 1, by)])
 
 
 def _by_formula(drawn: Sequence[Strategy]) -> str:

@@ -1,16 +1,29 @@
 """The page of a simulation, and the same as Markdown."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from manyhands.record.simulation import Estimate, SimulationDir, SimulationRecord, SimulationRow
-from manyhands.record.texts import NOTHING, count, day, duration, figure, num_bytes, percent, with_bounds
+from manyhands.record.texts import (
+    NOTHING,
+    count,
+    day,
+    duration,
+    factor,
+    figure,
+    milliseconds,
+    num_bytes,
+    percent,
+    with_bounds,
+)
 from manyhands.report.drawing import Figure
-from manyhands.report.html import Page, Section, Table, Tile, table
+from manyhands.report.html import Page, Section, Tile
 from manyhands.report.pages import facts
 from manyhands.report.simulation_figures import PART_NAMES, scaling_figures, shares, some, split_figure, strategies
-from manyhands.report.tables import Grid, as_csv, as_markdown, markdown_text, one_line, plain_text
-from manyhands.report.trained import learned_table, time_table, trained_figures, trained_sentence
+from manyhands.report.tables.simulations import learned_table, numbers_table, speed_table, split_table, time_table
+from manyhands.report.tables.table import Table, as_csv, as_markdown, markdown_text, one_line, words_table
+from manyhands.report.trained import trained_sentence
+from manyhands.report.trained_figures import trained_figures
 from manyhands.report.words import Passage, task_name
 
 MOST_ROWS = 120
@@ -19,25 +32,12 @@ WORTH_IT = 0.5
 """Efficiency from which on nodes are said to be used well."""
 FOOTER = "All but what was trained is predicted; intervals hold 90 %."
 
-MEANINGS = {
-    "nodes": "A star where a formula was used; the others come from following events",
-    "workers": "Of which a node may have several; a star where a formula was used",
-    "ranks": "Workers, and servers behind the plus",
-    "batch": "Global batch: samples of one step over all workers",
-    "step": "Time of one step, with its 90 % interval",
-    "epoch": "Time in which every sample is seen once, with failures where the cluster has some",
-    "speed-up": "Samples per second against one worker alone",
-    "efficiency": "Speed-up as a share of the workers",
-    "failures": "Expected in an epoch",
-}
-
-Column = tuple[str, Callable[[SimulationRow], str]]
-
 
 def simulation_page(folder: SimulationDir, record: SimulationRecord) -> Page:
     """Set a simulation's page from its record."""
     figures = scaling_figures(record) if record.rows else []
     paired = len(figures) // 2 * 2
+    tables = _tables(record)
     return Page(
         kicker="manyhands simulation report",
         title=f"{task_name(record.task)} on {record.cluster}, predicted",
@@ -53,9 +53,9 @@ def simulation_page(folder: SimulationDir, record: SimulationRecord) -> Page:
                 "numbers",
                 "The numbers",
                 data=True,
-                tables=_tables(record),
+                tables=tables,
                 notes=notes(record),
-                meanings=list(MEANINGS.items()) if record.rows else [],
+                meanings=[(c.heading, c.about) for table in tables[:1] for c in table.columns if c.about],
             ),
             Section("failed", "What failed", short=True, tables=_failed(record)),
             Section("source", "Predicted from", short=True, facts=[_source(record), facts(record.versions)]),
@@ -91,7 +91,7 @@ def headline(record: SimulationRecord) -> str:
 
 
 def _times(value: Estimate) -> str:
-    text = f"{figure(value.value)}×"
+    text = factor(value.value)
     return f"{text} (90 %: {figure(value.low)}–{figure(value.high)})" if value.low < value.high else text
 
 
@@ -104,7 +104,7 @@ def _left_behind(record: SimulationRecord, best: SimulationRow) -> str:
     if worst.speed_up.value <= 1:
         return f"With {worst.sync}, no number of {record.by} is faster than one worker."
     most = max(row.number for row in record.rows if row.sync == worst.sync)
-    speed = f"{figure(worst.speed_up.value)}×"
+    speed = factor(worst.speed_up.value)
     end = "reaches" if worst.number == most else f"gains nothing beyond {worst.many}, where it has"
     return f"The slowest strategy, {worst.sync}, {end} {speed}."
 
@@ -132,10 +132,10 @@ def _tiles(record: SimulationRecord) -> list[Tile]:
     well = [row for row in record.rows if row.efficiency.value >= WORTH_IT]
     most = max(well, key=lambda row: (row.number, row.speed_up.value), default=None)
     return [
-        Tile("Best speed-up", f"{figure(best.speed_up.value)}×", name)
+        Tile("Best speed-up", factor(best.speed_up.value), name)
         if best.speed_up.value >= 1
         else Tile("Best speed-up", NOTHING, "none is faster than one worker"),
-        Tile("Efficiency there", percent(100 * best.efficiency.value, 0), f"{_ms(best.step_ms.value)} a step"),
+        Tile("Efficiency there", percent(100 * best.efficiency.value, 0), f"{milliseconds(best.step_ms.value)} a step"),
         Tile("Epoch there", duration(best.epoch_s.value), f"one worker: {duration(_alone_epoch_s(record))}"),
         *([Tile("Half efficient up to", most.many, most.sync)] if most else []),
         *([_cheapest(record)] if any(row.cost for row in record.rows) else []),
@@ -154,7 +154,7 @@ def _cheapest(record: SimulationRecord) -> Tile:
     return Tile(
         f"{record.currency} an epoch, {'from 2× on' if faster else 'at least'}",
         figure(cost),
-        f"{row.sync}, {row.many}, {figure(row.speed_up.value)}×",
+        f"{row.sync}, {row.many}, {factor(row.speed_up.value)}",
     )
 
 
@@ -166,9 +166,9 @@ def passages(record: SimulationRecord) -> list[Passage]:
 def _passage(name: str, rows: Sequence[SimulationRow], currency: str) -> Passage:
     best, last = best_row(rows), rows[-1]
     end = ", the most that was asked for" if best is last and len(rows) > 1 else ""
-    fastest = f"Fastest on {best.many}{end}: {with_bounds(best.speed_up, lambda v: f'{figure(v)}×')}."
+    fastest = f"Fastest on {best.many}{end}: {with_bounds(best.speed_up, factor)}."
     if best.speed_up.value < 1:
-        fastest = f"Never faster than one worker; the nearest is {best.many}, at {figure(best.speed_up.value)}×."
+        fastest = f"Never faster than one worker; the nearest is {best.many}, at {factor(best.speed_up.value)}."
     well = [row for row in rows if row.efficiency.value >= WORTH_IT]
     half = percent(100 * WORTH_IT, 0)
     told = [
@@ -189,53 +189,9 @@ def _split(record: SimulationRecord) -> list[Figure]:
     return [split_figure(record)] if record.rows else []
 
 
-def _ms(milliseconds: float) -> str:
-    return duration(milliseconds / 1e3)
-
-
-def speed_table(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Grid:
-    """Make the table of how fast it would be."""
-    columns: list[Column] = [("sync", lambda row: row.sync), (record.by, _number)]
-    if record.by == "workers" and any(1 < row.nodes != row.workers for row in record.rows):
-        columns.append(("nodes", lambda row: f"{row.nodes:,}"))
-    if any(row.workers != row.number or row.servers for row in record.rows):
-        columns.append(("ranks", lambda row: f"{row.workers:,}" + (f"+{row.servers}" if row.servers else "")))
-    columns += [
-        ("batch", lambda row: f"{row.batch_size:,}"),
-        ("step", lambda row: with_bounds(row.step_ms, _ms)),
-        ("epoch", lambda row: with_bounds(row.epoch_s, duration)),
-        ("speed-up", lambda row: with_bounds(row.speed_up, lambda value: f"{figure(value)}×")),
-        ("efficiency", lambda row: with_bounds(row.efficiency, lambda value: f"{figure(100 * value)} %")),
-    ]
-    if any(row.cost for row in record.rows):
-        columns.append((f"{record.currency} an epoch", _cost))
-    if any(row.failures for row in record.rows):
-        columns.append(("failures", lambda row: figure(row.failures)))
-    return Grid([heading for heading, _ in columns], [[text(row) for _, text in columns] for row in rows])
-
-
-def _cost(row: SimulationRow) -> str:
-    return with_bounds(row.cost, figure) if row.cost else NOTHING
-
-
-def split_table(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Grid:
-    """Make the table of where a step's time goes."""
-    lines = [[row.sync, _number(row), *(percent(share) for share in shares(row).values())] for row in rows]
-    return Grid(["sync", record.by, *PART_NAMES.values()], lines)
-
-
-def _number(row: SimulationRow) -> str:
-    return f"{row.number:,}{'*' if row.method == 'closed form' else ''}"
-
-
 def _tables(record: SimulationRecord) -> list[Table]:
-    if not record.rows:
-        return []
     rows = some(record.rows, MOST_ROWS)
-    return [
-        table("How fast", speed_table(record, rows), MEANINGS),
-        table("Where a step's time goes", split_table(record, rows), MEANINGS),
-    ]
+    return [speed_table(record, rows), split_table(record, rows)] if rows else []
 
 
 def notes(record: SimulationRecord) -> list[str]:
@@ -251,18 +207,12 @@ def notes(record: SimulationRecord) -> list[str]:
 
 
 def _trained(record: SimulationRecord) -> list[Table]:
-    if not record.trained:
-        return []
-    fails = any(row.failures for row in record.rows)
-    return [
-        table(f"How long until which accuracy{', with failures' if fails else ''}", time_table(record)),
-        table("What was learned", learned_table(record)),
-    ]
+    return [time_table(record), learned_table(record)] if record.trained else []
 
 
 def _failed(record: SimulationRecord) -> list[Table]:
     lines = [[name, one_line(reason)] for name, reason in record.failed.items()]
-    return [table("Trainings that failed", Grid(["training", "reason"], lines))] if lines else []
+    return [words_table(["training", "reason"], lines, "Trainings that failed")] if lines else []
 
 
 def _source(record: SimulationRecord) -> list[tuple[str, str]]:
@@ -270,7 +220,7 @@ def _source(record: SimulationRecord) -> list[tuple[str, str]]:
         ("cluster", record.cluster),
         ("calibrated", f"{record.machine}, {day(record.calibrated)}"),
         ("engine", record.engine),
-        ("one worker alone", f"{with_bounds(record.alone_ms, _ms)} a step, batch {record.alone_batch:,}"),
+        ("one worker alone", f"{with_bounds(record.alone_ms, milliseconds)} a step, batch {record.alone_batch:,}"),
         ("weights", f"{record.parameters:,} parameters, {num_bytes(record.weight_bytes)}"),
         ("samples", f"{record.samples:,}"),
         ("seed", str(record.seed)),
@@ -284,34 +234,13 @@ def _commands(folder: SimulationDir, record: SimulationRecord) -> list[tuple[str
     ]
 
 
-def numbers_table(record: SimulationRecord) -> Grid:
-    """Make the table as plain numbers in full precision, with the units in the headings."""
-    lines = [_numbers(row) for row in record.rows]
-    return Grid(list(lines[0]) if lines else [], [[plain_text(value) for value in line.values()] for line in lines])
-
-
-def _numbers(row: SimulationRow) -> dict[str, object]:
-    names = ("sync", "nodes", "workers", "servers", "batch_size", "method")
-    found: dict[str, object] = {name: getattr(row, name) for name in names}
-    for name in ("step_ms", "epoch_s", "speed_up", "efficiency", "cost"):
-        bounds: Estimate | None = getattr(row, name)
-        value, low, high = (bounds.value, bounds.low, bounds.high) if bounds else (None, None, None)
-        found |= {name: value, f"{name}_low": low, f"{name}_high": high}
-    parts = ("compute_ms", "serial_ms", "comm_ms", "wait_ms", "failures")
-    return {**found, **{name: getattr(row, name) for name in parts}}
-
-
 def simulation_markdown(record: SimulationRecord) -> str:
     """Write what a simulation says for a README."""
-    rows = some(record.rows, MOST_ROWS)
     parts = [
         f"## {markdown_text(task_name(record.task))} on {markdown_text(record.cluster)}, predicted",
         f"**{markdown_text(headline(record))}**",
         markdown_text(circumstances(record)),
-        as_markdown(speed_table(record, rows)).rstrip() if rows else "",
-        as_markdown(split_table(record, rows)).rstrip() if rows else "",
-        as_markdown(time_table(record)).rstrip() if record.trained else "",
-        as_markdown(learned_table(record)).rstrip() if record.trained else "",
+        *(as_markdown(table).rstrip() for table in (*_tables(record), *_trained(record))),
         "\n".join(f"- {markdown_text(note)}" for note in notes(record)),
         f"Run it again:\n\n```sh\n{record.command}\n```" if record.command else "",
     ]

@@ -5,22 +5,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from manyhands.record.simulation import Validation, ValidationRecord
-from manyhands.record.texts import count, day, duration, percent, plus_minus, signed_percent, with_bounds
-from manyhands.report.html import Page, Section, Table, Tile, table
+from manyhands.record.texts import count, day, milliseconds, percent, plus_minus, signed_percent, with_bounds
+from manyhands.report.html import Page, Section, Tile
 from manyhands.report.pages import facts
-from manyhands.report.scatter import errors, row_name, scatter
-from manyhands.report.scores import (
-    HELD_PCT,
-    MEANINGS,
-    Name,
-    Score,
+from manyhands.report.scatter import row_name, validation_figures
+from manyhands.report.scores import HELD_PCT, PredictionScore, counted, grouped, score
+from manyhands.report.tables.table import Table, as_csv, as_markdown, markdown_text, one_line, words_table
+from manyhands.report.tables.validations import (
+    JUDGED,
     combinations_table,
-    counted,
-    grouped,
+    numbers_table,
+    parts_of,
     parts_table,
-    score,
+    rows_table,
 )
-from manyhands.report.tables import Grid, as_csv, as_markdown, markdown_text, one_line, plain_text
 from manyhands.report.words import Passage, task_name
 
 MOST_TOLD = 8
@@ -28,17 +26,6 @@ MOST_TOLD = 8
 UNBIASED_PCT = 1.0
 """A median error with its sign that is as good as none."""
 FOOTER = "Errors are of the median of the runs; intervals of predictions hold 90 %."
-
-
-def parts_of(rows: list[Validation]) -> dict[str, Name]:
-    """Return what a combination is made of: the number of hosts too, where some runs had several."""
-    several = any(row.hosts > 1 for row in rows)
-    return {
-        "task": lambda row: task_name(row.task),
-        "engine": lambda row: row.engine,
-        **({"hosts": lambda row: count(row.hosts, "host")} if several else {}),
-        "sync": lambda row: row.sync,
-    }
 
 
 @dataclass(frozen=True)
@@ -67,9 +54,8 @@ def one_of(path: Path, record: ValidationRecord) -> Validated:
 
 
 def validations_page(what: Validated) -> Page:
-    """Set the page."""
+    """Return the page of predictions against measurements."""
     rows = what.rows
-    figures = [scatter(rows), errors(rows)] if rows else []
     tasks = ", ".join(grouped(rows, lambda row: task_name(row.task)))
     return Page(
         kicker="manyhands validation report",
@@ -78,16 +64,16 @@ def validations_page(what: Validated) -> Page:
         facts=circumstances(rows),
         tiles=_tiles(rows),
         sections=[
-            Section("glance", "At a glance", pair=figures),
+            Section("glance", "At a glance", pair=validation_figures(rows)),
             Section(
                 "scores",
                 "How good the predictions are",
                 tables=_score_tables(rows),
                 notes=notes(what),
-                meanings=list(MEANINGS.items()),
+                meanings=[(column.heading, column.about) for column in JUDGED],
             ),
             Section("off", "What was off", short=True, passages=passages(rows)),
-            Section("numbers", "Every prediction", data=True, tables=[_rows_table(rows)] if rows else []),
+            Section("numbers", "Every prediction", data=True, tables=[rows_table(rows)] if rows else []),
             Section("failed", "What failed", short=True, tables=_failed(what)),
             Section("machine", "The machine", short=True, facts=_machines(rows)),
             Section("again", "Run it again", short=True, commands=_commands(what)),
@@ -110,18 +96,18 @@ def headline(what: Validated) -> str:
     return f"No run went well{stopped}, so there is nothing to compare predictions with."
 
 
-def _nearness(found: Score) -> str:
+def _nearness(found: PredictionScore) -> str:
     aim = f"the aim of {percent(found.aim_pct)}"
     if found.cases == 1:
         return f"The predicted step time is off by {percent(found.error_pct)}, {_side(found)} {aim}."
     return f"Predicted step times are off by {percent(found.error_pct)} in the median, {_side(found)} {aim}."
 
 
-def _side(found: Score) -> str:
+def _side(found: PredictionScore) -> str:
     return "within" if found.is_near else "beyond"
 
 
-def _holding(found: Score) -> str:
+def _holding(found: PredictionScore) -> str:
     low, high = HELD_PCT
     aim = f"{low:.0f}–{high:.0f} %"
     held = f"The 90 % interval held in {found.held} of {count(found.cases, 'case')}"
@@ -188,14 +174,8 @@ def _tick(met: bool | None) -> str:
 
 
 def _score_tables(rows: list[Validation]) -> list[Table]:
-    if not rows:
-        return []
-    whole, whole_marks = parts_table(rows, [*parts_of(rows).values(), _by_workers])
-    each, marks = combinations_table(rows, parts_of(rows))
-    return [
-        table("On the whole, and by task, engine, strategy and workers", whole, MEANINGS, whole_marks),
-        table("Each combination", each, MEANINGS, marks),
-    ]
+    parts = parts_of(rows)
+    return [parts_table(rows, [*parts.values(), _by_workers]), combinations_table(rows, parts)] if rows else []
 
 
 def _by_workers(row: Validation) -> str:
@@ -221,7 +201,8 @@ def passages(rows: list[Validation]) -> list[Passage]:
         for names, found in sorted(scores.items(), key=lambda each: -each[1].error_pct)
     ]
     missed = [
-        f"{row_name(row)}: predicted {with_bounds(row.predicted_ms, _ms)}, measured {_ms(row.median_ms)}"
+        f"{row_name(row)}: predicted {with_bounds(row.predicted_ms, milliseconds)}, "
+        f"measured {milliseconds(row.median_ms)}"
         for row in sorted(counted(rows), key=lambda row: -abs(row.error_pct))
         if not row.held
     ]
@@ -236,39 +217,10 @@ def _more(lines: list[str]) -> list[str]:
     return [f"and {left} more"] if left > 0 else []
 
 
-def _ms(milliseconds: float) -> str:
-    return duration(milliseconds / 1e3)
-
-
-def rows_grid(rows: list[Validation]) -> Grid:
-    """Make the table of all predictions."""
-    parts = parts_of(rows)
-    headings = [*parts, "workers", "batch", "predicted", "measured", "error", "noise", "interval", "runs"]
-    return Grid(headings, [[*(name(row) for name in parts.values()), *_row_texts(row)] for row in rows])
-
-
-def _row_texts(row: Validation) -> list[str]:
-    return [
-        f"{row.workers}{'†' if row.oversubscribed else ''}",
-        f"{row.batch_size:,}",
-        with_bounds(row.predicted_ms, _ms),
-        _ms(row.median_ms),
-        signed_percent(row.error_pct),
-        plus_minus(row.noise_pct),
-        "held" if row.held else "missed",
-        str(len(row.measured_ms)),
-    ]
-
-
-def _rows_table(rows: list[Validation]) -> Table:
-    marks = ["shared" if row.oversubscribed else "" if row.held else "failed" for row in rows]
-    return table("Step times, predicted (90 % interval) and measured (median of the runs)", rows_grid(rows), {}, marks)
-
-
 def _failed(what: Validated) -> list[Table]:
     lines = [[key, one_line(reason)] for key, reason in what.failed.items()]
     lines += [[row_name(row), one_line(reason)] for row in what.rows for reason in dict.fromkeys(row.failed)]
-    return [table("Runs that failed", Grid(["configuration", "reason"], lines))] if lines else []
+    return [words_table(["configuration", "reason"], lines, "Runs that failed")] if lines else []
 
 
 def _machines(rows: list[Validation]) -> list[list[tuple[str, str]]]:
@@ -290,54 +242,13 @@ def _commands(what: Validated) -> list[tuple[str, str]]:
     ]
 
 
-def numbers_table(rows: list[Validation]) -> Grid:
-    """Make the table of all predictions as plain numbers in full precision, with the units in the headings."""
-    lines = [_numbers(row) for row in rows]
-    return Grid(list(lines[0]) if lines else [], [[plain_text(value) for value in line.values()] for line in lines])
-
-
-def _numbers(row: Validation) -> dict[str, object]:
-    names = (
-        "id",
-        "task",
-        "engine",
-        "hosts",
-        "workers",
-        "servers",
-        "sync",
-        "batch_size",
-        "predicted",
-        "measured",
-        "method",
-    )
-    bounds = row.predicted_ms
-    return {
-        **{name: getattr(row, name) for name in names},
-        "predicted_ms": bounds.value,
-        "predicted_ms_low": bounds.low,
-        "predicted_ms_high": bounds.high,
-        "median_ms": row.median_ms,
-        "error_pct": row.error_pct,
-        "noise_pct": row.noise_pct,
-        "held": row.held,
-        "oversubscribed": row.oversubscribed,
-        "steps": row.steps,
-        "runs": len(row.measured_ms),
-        "failed": len(row.failed),
-        "measured_ms": " ".join(map(repr, row.measured_ms)),
-        "machine": row.machine,
-        "calibrated": row.calibrated,
-    }
-
-
 def validations_markdown(what: Validated) -> str:
     """Write what validations say for a README."""
-    names = parts_of(what.rows)
-    tables = [parts_table(what.rows, [*names.values(), _by_workers])[0], combinations_table(what.rows, names)[0]]
+    tables = [*_score_tables(what.rows), *([rows_table(what.rows)] if what.rows else [])]
     parts = [
         f"**{markdown_text(headline(what))}**",
         markdown_text(circumstances(what.rows)),
-        *(as_markdown(grid).rstrip() for grid in (*tables, rows_grid(what.rows)) if what.rows),
+        *(as_markdown(table).rstrip() for table in tables),
         "\n".join(f"- {markdown_text(note)}" for note in notes(what)),
         f"Run it again:\n\n```sh\n{_commands(what)[0][1]}\n```",
     ]

@@ -24,7 +24,7 @@ from manyhands.record.texts import (
     workers_span,
 )
 from manyhands.report.curves import Curve, curves
-from manyhands.report.tables import LAWS
+from manyhands.report.tables.sweeps import LAWS
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,8 @@ def headline(record: SweepRecord) -> str:
     name, factor = cell_names(row.cell for row in record.rows)[best.cell.key], f"{best.speed_up.value:.2f}"
     interval = in_brackets(with_coverage(best.speed_up))
     if best.speed_up.high < 1:
-        return f"No run of {task} was faster than one worker; the nearest, {name}, has {factor}× its speed{interval}."
+        runs = f"No run of {task}{of_own_cores(record)}"
+        return f"{runs} was faster than one worker; the nearest, {name}, has {factor}× its speed{interval}."
     if best.speed_up.low < 1:
         return f"{task} with {name} is not measurably faster than on one worker: {factor}×{interval}."
     ideal = f"{100 * best.efficiency.value:.0f} % of what {count(best.cell.size, 'worker')} could do at best"
@@ -159,6 +160,14 @@ def best_row(record: SweepRecord) -> Row | None:
     rows = [r for r in record.rows if r.cell.role == "cell" and r.repeats and r.speed_up and r.efficiency]
     own_cores = [r for r in rows if not r.oversubscribed]
     return max(own_cores or rows, key=lambda r: r.speed_up.value if r.speed_up else 0.0, default=None)
+
+
+def of_own_cores(record: SweepRecord) -> str:
+    """Say which runs the best one was chosen from, where one whose ranks shared cores has a greater speed-up."""
+    best = best_row(record)
+    least = best.speed_up.value if best and best.speed_up else 0.0
+    faster = any(r.oversubscribed and r.speed_up and r.speed_up.value > max(1.0, least) for r in record.rows)
+    return " with a core for each rank" if faster else ""
 
 
 def _without_speed_up(record: SweepRecord) -> str:

@@ -6,9 +6,8 @@ from typing import ClassVar, final
 
 from manyhands.comm import Comm
 from manyhands.config import RunConfig
-from manyhands.record import read_events
 from manyhands.replica import Replica
-from manyhands.sync.servers import DONE, FETCH, PUSH, STATE, ServerSync, Turns, check_replay
+from manyhands.sync.servers import DONE, FETCH, PUSH, STATE, GradientOrder, ServerSync, check_replay
 
 
 @final
@@ -19,6 +18,7 @@ class AsyncServer(ServerSync):
     exact: ClassVar[bool] = False
     requires: ClassVar[frozenset[str]] = ServerSync.requires | {"any-source"}
     lockstep: ClassVar[bool] = False
+    pattern: ClassVar = "star"
 
     replay: str = ""
     """Folder of an earlier run: the servers apply gradients in its order, which gives its weights again."""
@@ -36,7 +36,7 @@ class AsyncServer(ServerSync):
     def serve(self, replica: Replica, comm: Comm) -> None:
         """Apply what comes first; in a replay keep what comes before its turn."""
         server, working = comm.rank - self._shards.num_workers, self._shards.num_workers
-        turns = Turns([event["worker"] for event in read_events(self.replay, server)] if self.replay else [])
+        turns = GradientOrder(self.replay, server)
         while working:
             worker, what = self._shards.take(comm)
             for due in turns.due(worker, self._shards) if what == PUSH else ():

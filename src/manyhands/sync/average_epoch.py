@@ -1,7 +1,7 @@
 """Average per epoch: workers step by themselves; the weights are averaged after each epoch (papers 001 and 004)."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from manyhands.comm import Comm
 from manyhands.replica import Replica
@@ -12,6 +12,9 @@ from manyhands.sync.base import AveragedSync, apply_alone, mean_
 @dataclass(kw_only=True, slots=True)
 class AverageEpoch(AveragedSync):
     """Let every worker step by itself, and average the weights at the end of each epoch."""
+
+    exchanges: ClassVar = "epoch"
+    pattern: ClassVar = "mean"
 
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
         """Step alone."""

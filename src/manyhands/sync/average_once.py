@@ -14,6 +14,8 @@ class AverageOnce(AveragedSync):
     """Train alone from shared initial weights, each worker on its own split, and average at the very end."""
 
     own_split: ClassVar[bool] = True
+    exchanges: ClassVar = "end"
+    pattern: ClassVar = "mean"
 
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
         """Step alone."""

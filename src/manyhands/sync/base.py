@@ -2,14 +2,15 @@
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Self
 
 from torch import Tensor
 
 from manyhands import registry, spec
+from manyhands.codec import Codec
 from manyhands.comm import Comm
 from manyhands.config import RunConfig
 from manyhands.errors import check
@@ -34,6 +35,36 @@ class Sync(ABC):
     """Whether every worker is at the same step as the others."""
     own_split: ClassVar[bool] = False
     """Whether a worker sees the same part of the training data in every epoch."""
+    updates: ClassVar[Literal["all", "slice", "root", "servers"]] = "all"
+    """Who runs the optimiser: each worker on all weights, each worker on its slice, rank 0, or the servers."""
+    exchanges: ClassVar[Literal["step", "period", "epoch", "end"]] = "step"
+    """When the ranks exchange: in every step, every `period` steps, after each epoch, or at the end of the run."""
+    pattern: ClassVar[Literal["", "mean", "ring", "star"]] = ""
+    """What is exchanged, if one of these says all, so that a prediction need not run the strategy's code.
+
+    The workers step alone and take the "mean" of all weights, or of their own and both neighbours' on a "ring"; in a
+    "star" each sends its gradient to those who update and gets their weights, once all gradients are in if `lockstep`.
+    """
+
+    # These have factories because a subclass without slots would not be given a plain default.
+    text: str = field(init=False, repr=False, compare=False, default_factory=str)
+    """The spec string that `make` made it from, such as `local-sgd:period=8`."""
+    period: int = field(init=False, repr=False, default_factory=lambda: 1)
+    """Steps from one exchange to the next, in a strategy that has it as an option; 1 in all others."""
+    replay: str = field(init=False, repr=False, default_factory=str)
+    """Folder of an earlier run whose order of updates is kept to, in a strategy that has it as an option."""
+    codec: Codec | None = field(init=False, repr=False, default_factory=lambda: None)
+    """What shortens the messages, in a strategy that has it as a field of its own."""
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str], owner: str) -> Self:
+        """Make the strategy from the texts of its options; `owner` names it in errors."""
+        return spec.build(cls, options, owner)
+
+    @classmethod
+    def describe_options(cls) -> list[spec.Option]:
+        """List the options that `from_options` takes."""
+        return spec.describe(cls)
 
     def meet_s(self) -> float:
         """Return the time after which workers meet, to tell how they are doing and whether to stop."""
@@ -113,7 +144,9 @@ def make(text: str) -> Sync:
     """Make a strategy from its spec string, such as `local-sgd:period=8`."""
     name, options = spec.parse(text)
     cls = registry.find(sys.modules[__package__], Sync, name, "sync")  # type: ignore[type-abstract]
-    return spec.build(cls, options, f"sync '{name}'")
+    strategy = cls.from_options(options, f"sync '{name}'")
+    strategy.text = text
+    return strategy
 
 
 def num_ranks(config: RunConfig) -> int:

@@ -17,6 +17,8 @@ class GatherServer(Sync):
 
     exact: ClassVar[bool] = True
     requires: ClassVar[frozenset[str]] = frozenset({"p2p"})
+    updates: ClassVar = "root"
+    pattern: ClassVar = "star"
 
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
         """Gather, let rank 0 apply, and send back."""

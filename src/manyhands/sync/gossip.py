@@ -17,6 +17,7 @@ class Gossip(AveragedSync):
     """Step alone, then take the mean of the own weights and those of both neighbours on a ring."""
 
     requires: ClassVar[frozenset[str]] = frozenset({"p2p"})
+    pattern: ClassVar = "ring"
 
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
         """Step alone, then mix: what a worker gives away it gets back elsewhere, so the mean over all is kept."""

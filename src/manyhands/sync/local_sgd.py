@@ -1,7 +1,7 @@
 """Local SGD: several private steps, then the mean of the weights (Stich 2019; papers 001 and 004)."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from manyhands.comm import Comm
 from manyhands.errors import check
@@ -13,6 +13,9 @@ from manyhands.sync.base import AveragedSync, apply_alone, mean_
 @dataclass(kw_only=True, slots=True)
 class LocalSGD(AveragedSync):
     """Let every worker step by itself, and average the weights every `period` steps."""
+
+    exchanges: ClassVar = "period"
+    pattern: ClassVar = "mean"
 
     period: int = 8
     """Steps between two averagings."""

@@ -14,6 +14,7 @@ class ReduceBroadcast(Sync):
     """Sum the gradients at rank 0, which applies them and broadcasts the weights."""
 
     exact: ClassVar[bool] = True
+    updates: ClassVar = "root"
 
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
         """Reduce, let the root apply, broadcast."""

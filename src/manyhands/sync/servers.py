@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, final
 
@@ -122,11 +122,13 @@ class Shards:
 
 
 @final
-class Turns:
+class GradientOrder:
     """In which order a server applies gradients: as they come, or as an earlier run had it."""
 
-    def __init__(self, order: Iterable[int]) -> None:
-        self._order, self._kept = deque(order), dict[int, Tensor]()
+    def __init__(self, replay: str, server: int) -> None:
+        """Keep to the order in which `server` applied gradients in the run of folder `replay`, if one is given."""
+        self._order = deque(event["worker"] for event in (read_events(replay, server) if replay else ()))
+        self._kept = dict[int, Tensor]()
 
     def due(self, worker: int, shards: Shards) -> Iterator[int]:
         """Yield whose gradients are to be applied now that this worker's came; each is then in `grads`."""
@@ -168,6 +170,7 @@ class ServerSync(Sync, ABC):
     """A strategy whose weights are held by server ranks; what they wait for is left to each."""
 
     requires: ClassVar[frozenset[str]] = frozenset({"p2p", "split", "servers"})
+    updates: ClassVar = "servers"
 
     servers: int = 1
     """Server ranks, over which the weights are cut; they come on top of the workers."""

@@ -18,6 +18,7 @@ class Sharded(Sync):
     """Scatter the summed gradients; each rank keeps the optimiser state of its slice, and the slices are gathered."""
 
     exact: ClassVar[bool] = True
+    updates: ClassVar = "slice"
 
     _rows: Tensor = field(init=False, repr=False)
     """Room for gradients or weights, one row per rank; the last row may end in padding."""

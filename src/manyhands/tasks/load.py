@@ -8,7 +8,7 @@ from pathlib import Path
 
 from manyhands.errors import TaskFileFailed as TaskFileFailed
 from manyhands.errors import check, kind_of, unknown
-from manyhands.names import check_task, tasks
+from manyhands.registry import check_task, tasks
 from manyhands.tasks.base import Task
 from manyhands.tasks.seeding import DATA, seeded
 

@@ -1,6 +1,6 @@
 """Make what a rank needs to train: the data, and a replica with the weights that the seed decides."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -11,6 +11,7 @@ from manyhands.errors import UserError, check, kind_of
 from manyhands.replica import Replica, build
 from manyhands.replica.base import Loss
 from manyhands.replica.build import LOSSES
+from manyhands.replica.stacked import Stack, stack
 from manyhands.tasks.base import Task
 from manyhands.tasks.load import TaskFileFailed
 from manyhands.tasks.seeding import DATA, seeded
@@ -84,6 +85,26 @@ def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.dev
             dtype=dtype,
             fuse=config.fuse,
         )
+
+
+def make_stack(
+    task: Task, config: RunConfig, data: Dataset, device: torch.device, parts: Iterable[Dataset]
+) -> Stack | None:
+    """Build one network from the seed for each of `parts` of the data, and stack them; None where none can be."""
+    dtype, modules = getattr(torch, config.dtype), []
+    for part in parts:
+        with seeded(config.seed):
+            modules.append(task.make_model(part))
+    sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)
+    return stack(
+        modules,
+        sample.to(device),
+        task.loss,
+        lambda params: task.make_optimizer(params, config.lr),
+        device=device,
+        dtype=dtype,
+        fuse=config.fuse,
+    )
 
 
 def loss_of(task: Task) -> Loss:

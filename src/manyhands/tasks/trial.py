@@ -1,7 +1,8 @@
 """Try each part of a task on two samples, and say which of them failed: the model, the loss or the optimiser."""
 
 import inspect
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -18,14 +19,17 @@ from manyhands.tasks.seeding import seeded
 from manyhands.tasks.setup import loss_of
 
 ROWS = 2
-PROBE = 8
-"""Weights of the optimiser's trial."""
+PROBE = (2, 4)
+"""The shape of the weights of the optimiser's trial: a matrix, which every optimiser takes."""
+BROADCAST = "Using a target size"
+"""What torch's warning of a loss begins with that pairs every output with every label."""
 
 
 def try_parts(task: Task, config: RunConfig, data: Dataset, device: torch.device) -> None:
     """Make the model, pass two samples forward and backward, and make a step of a few weights; refuse what fails."""
     dtype = getattr(torch, config.dtype)
-    x, y = (t.to(device) for t in data.train.batch(slice(0, min(ROWS, len(data.train))), dtype))
+    rows = ROWS + (data.classes == ROWS)  # labels broadcast over the outputs would fit as many rows as classes
+    x, y = (t.to(device) for t in data.train.batch(slice(0, min(rows, len(data.train))), dtype))
     with seeded(config.seed):
         module = _model(task, config, data, device, dtype)
         out = _output(module, x, config, data)
@@ -33,7 +37,8 @@ def try_parts(task: Task, config: RunConfig, data: Dataset, device: torch.device
         loss = _loss(task, out, y, config)
         with saying("the backward pass failed", config):
             loss.backward()  # type: ignore[no-untyped-call]
-        _try_optimizer(task, config, torch.zeros(PROBE, dtype=dtype, device=device))
+        if not isinstance(task.optimizer, str):
+            _try_optimizer(task, config, torch.zeros(PROBE, dtype=dtype, device=device))
 
 
 @contextmanager
@@ -49,12 +54,28 @@ def saying(what: str, config: RunConfig) -> Iterator[None]:
         raise kind(f"task '{config.task}': {what}: {says}") from error
 
 
+def _check_takes(function: Callable[..., object], what: str, arguments: str, config: RunConfig) -> None:
+    """Refuse a function that cannot be called with these arguments, such as `data` or `params, lr`."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some of those written in C have none
+        return
+    try:
+        signature.bind(*arguments.split(", "))
+    except TypeError:
+        raise UserError(
+            f"the {what} function of '{config.task}' takes {signature}, but it is called with ({arguments})"
+        ) from None
+
+
 def _model(task: Task, config: RunConfig, data: Dataset, device: torch.device, dtype: torch.dtype) -> nn.Module:
     what = "making the model failed"
     if isinstance(task.model, type):
         what += (
             f" ({task.model.__name__} is called with the data; if it takes none, give model={task.model.__name__}())"
         )
+    elif not isinstance(task.model, nn.Module):
+        _check_takes(task.model, "model", "data", config)
     with saying(what, config):
         module = task.make_model(data).to(device=device, dtype=dtype).train()
     check(
@@ -90,7 +111,13 @@ def _check_width(out: Tensor, task: Task, config: RunConfig, data: Dataset) -> N
 
 def _loss(task: Task, out: Tensor, y: Tensor, config: RunConfig) -> Tensor:
     shapes = f"outputs of shape {tuple(out.shape)} and labels of shape {tuple(y.shape)}"
-    with saying(f"the loss of {shapes} failed", config):
+    what = f"the loss of {shapes} failed"
+    if isinstance(task.loss, type):
+        what += f" (give an instance, loss={task.loss.__name__}())"
+    elif callable(task.loss):
+        _check_takes(task.loss, "loss", "output, target", config)
+    with saying(what, config), warnings.catch_warnings():
+        warnings.filterwarnings("error", BROADCAST)
         loss = loss_of(task)(out, y)
     check(isinstance(loss, Tensor), f"the loss of '{config.task}' returned {kind_of(loss)}, not a tensor")
     check(
@@ -107,6 +134,9 @@ def _loss(task: Task, out: Tensor, y: Tensor, config: RunConfig) -> Tensor:
 
 
 def _try_optimizer(task: Task, config: RunConfig, weights: Tensor) -> None:
+    """Make the task's own optimiser, and a step of it; whether it takes all weights as one is tried elsewhere."""
+    assert callable(task.optimizer)
+    _check_takes(task.optimizer, "optimiser", "params, lr", config)
     weights.grad = torch.zeros_like(weights)
     with saying("making the optimiser failed", config):
         optimizer = task.make_optimizer([weights], config.lr)
@@ -114,18 +144,28 @@ def _try_optimizer(task: Task, config: RunConfig, weights: Tensor) -> None:
         isinstance(optimizer, Optimizer),
         f"the optimiser function of '{config.task}' returned {kind_of(optimizer)}, not a torch.optim.Optimizer",
     )
-    name = type(optimizer).__name__
+    name = f"the optimiser {type(optimizer).__name__} of '{config.task}'"
     check(
         len(optimizer.param_groups) == 1,
-        f"the optimiser {name} of '{config.task}' has {len(optimizer.param_groups)} parameter groups; it gets all "
+        f"{name} has {len(optimizer.param_groups)} parameter groups; it gets all "
         "weights as one flat tensor, and must treat every element alike",
     )
-    needed = [p for p in inspect.signature(optimizer.step).parameters.values() if p.default is p.empty]
+    # Of the class, since a scheduler puts a function of its own in the place of the instance's method.
+    _, *arguments = inspect.signature(type(optimizer).step).parameters.values()
+    needed = [p for p in arguments if p.default is p.empty]
     closure = any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in needed)
     check(
         not closure,
-        f"the optimiser {name} of '{config.task}' needs a closure that computes the loss again within a step, which "
+        f"{name} needs a closure that computes the loss again within a step, which "
         "workers that share a batch cannot give it; use one whose step() needs nothing, such as SGD or Adam",
     )
-    with saying(f"a step of the optimiser {name} failed", config):
+    lower = config.lr / 2 or 0.01
+    rate = float(optimizer.param_groups[0].get("lr", config.lr))
+    other = float(task.make_optimizer([weights], lower).param_groups[0].get("lr", lower))
+    check(
+        rate != other,
+        f"{name} has the learning rate {rate:g} whichever its function is given, so that --lr would do nothing; "
+        f"let the function use its second argument, and say Task(lr={rate:g})",
+    )
+    with saying(f"a step of the optimiser {type(optimizer).__name__} failed", config):
         stepper(optimizer)()

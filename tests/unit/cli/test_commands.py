@@ -194,8 +194,9 @@ def test_doctor_says_how_old_the_calibration_is(tmp_path: Path, monkeypatch: pyt
 def test_engine_sim_claims_no_times_since_its_clocks_stand_still(manyhands) -> None:  # type: ignore[no-untyped-def]
     _, stdout, stderr = manyhands(f"train mlp {SMALL} --engine sim --workers 8 --json")
     record = RunRecord.model_validate(json.loads(stdout))
-    heads, cells = stderr.splitlines()[-4:-2]
-    assert heads.split()[1] == "samples/s"
+    lines = stderr.splitlines()
+    heads = next(i for i, line in enumerate(lines) if line.split()[1:2] == ["samples/s"])
+    cells = lines[heads + 1]
     assert cells.split()[2] == "–"
     assert cells.count("–") == 4, "nor shares of no time"
     assert "0.0 %" not in stderr
@@ -222,5 +223,5 @@ def test_ctrl_c_is_answered(manyhands, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*given: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("manyhands.lab.advise.advise", stop)
+    monkeypatch.setattr("manyhands.advice.advise.advise", stop)
     assert manyhands("advise mlp --target-accuracy 0.9") == (130, "", "manyhands: stopped\n")

@@ -22,7 +22,9 @@ Run = Callable[[str], tuple[int, str, str]]
 def crossval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     """Run `manyhands crossval` in an empty folder; each call returns (status, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("manyhands.facts.cores", lambda: 1)  # threads of tests that run at once hinder each other
+    monkeypatch.setattr(
+        "manyhands.machine.facts.cores", lambda: 1
+    )  # threads of tests that run at once hinder each other
 
     def run(line: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["manyhands", "crossval", *line.split()])

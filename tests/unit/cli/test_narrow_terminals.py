@@ -13,10 +13,12 @@ from predicted import made_up_simulation, made_up_trainings, made_up_validations
 from rich.console import Console
 from stored import stored_run
 
-from manyhands.cli import advise, calibrate, scale, show, simulate, validate
+from manyhands.cli import advise, calibrate, scale, simulate, validate
 from manyhands.cli import stored_run as stored
+from manyhands.cli.tables import print_table
 from manyhands.record import RunRecord
 from manyhands.record.simulation import ValidationRecord
+from manyhands.report.tables.runs import answers_table, compared_table
 
 Shown = Callable[[Console], None]
 
@@ -71,8 +73,8 @@ def test_runs_are_shown_whole(tmp_path: Path, width: int | None) -> None:
     record, screen = _run(tmp_path), StringIO()
     terminal = {"force_terminal": True, "width": width} if width else {}
     console = Console(file=screen, color_system=None, highlight=False, **terminal)  # type: ignore[arg-type]
-    show.print_runs(console, [record, record], baseline=record, ids=True, title="two")
-    show.print_side_by_side(console, [record, record])
+    print_table(console, compared_table([record, record], baseline=record, ids=True, caption="two"))
+    print_table(console, answers_table([record, record]))
     stored.print_record(console, record)
     text = screen.getvalue()
     assert record.weights_sha256 in text

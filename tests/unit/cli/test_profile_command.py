@@ -19,7 +19,7 @@ Run = Callable[[str], tuple[int, str, str]]
 def manyhands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     """Run command lines in an empty folder; each call returns (status, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("manyhands.lab.trial.ENOUGH_S", 0.0)
+    monkeypatch.setattr("manyhands.measurement.trial.ENOUGH_S", 0.0)
 
     def run(line: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["manyhands", "profile", *line.split()])

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from manyhands.cli import show
-from manyhands.cli.bars import Bars, Part, clock, fitting
+from manyhands.cli.bars import BarText, ProgressBars, clock, fitting
 from manyhands.record import Pulse
 
 
@@ -25,7 +25,7 @@ def line_of(width: int, name: str, shown: Pulse) -> str:
     """Return the bar as a terminal of so many columns shows it."""
     screen = StringIO()
     console = Console(file=screen, force_terminal=True, color_system=None, width=width)
-    bars = Bars(console)
+    bars = ProgressBars(console)
     bar = bars.add(name)
     bars.show(bar, shown.step, shown.steps, show.pulse_parts(shown), left_s=show.left_s(shown))
     console.print(bars.progress.get_renderable())
@@ -67,7 +67,7 @@ def test_a_clock_that_stands_still_tells_no_rate_and_no_time_left() -> None:
     st.integers(0, 90),
 )
 def test_parts_are_whole_or_end_in_a_whole_word(parts: list[tuple[str, int, bool]], room: int) -> None:
-    told = fitting([Part(*part) for part in parts], room)
+    told = fitting([BarText(*part) for part in parts], room)
     must = " · ".join(text for text, drop, _ in parts if not drop)
     assert cell_len(told) <= max(room, cell_len(must))
     if told:

@@ -4,7 +4,7 @@ import pytest
 
 from manyhands.cli import show
 from manyhands.cli import simulate as module
-from manyhands.lab.simulate import SimulationPulse
+from manyhands.simulation.simulate import SimulationPulse
 
 
 def test_a_long_training_is_announced_with_its_time_as_soon_as_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import manyhands
-from manyhands import launch, names, registry, sync, tasks
+from manyhands import launch, registry, sync, tasks
+from manyhands import registry as names
 from manyhands.cli import app
 from manyhands.errors import UserError
 from manyhands.launch import Launcher
@@ -186,8 +187,10 @@ def test_a_stop_while_importing_gets_one_word(slow_torch: dict[str, str], entry:
     assert (process.returncode, stderr) == (130, "manyhands: stopped\n")
 
 
-def test_a_rank_leaves_such_signals_to_who_started_it(slow_torch: dict[str, str]) -> None:
-    command, pipe = [sys.executable, "-m", "manyhands.launch.rank", "job.json"], subprocess.PIPE
+def test_a_rank_leaves_such_signals_to_who_started_it(slow_torch: dict[str, str], tmp_path: Path) -> None:
+    job = tmp_path / "job.json"
+    job.write_text('{"config": {"threads": 1}}')
+    command, pipe = [sys.executable, "-m", "manyhands.launch.rank", str(job)], subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=slow_torch) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "importing\n"

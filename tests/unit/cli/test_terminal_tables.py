@@ -9,32 +9,38 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from manyhands.cli.tables import LEAST, Column, print_facts, print_table
+from manyhands.cli.tables import LEAST, print_facts, print_table
+from manyhands.report.tables.table import Column, Table
+
+Columns = list[Column[object]]
 
 WORDS = st.text("abcdefg0123456789×–.,%", min_size=1, max_size=14)
 DROPS = st.integers(0, 4)
 
 
-def drawn(columns: list[Column], rows: list[list[str]], width: int | None, *, stderr: bool = False) -> list[str]:
+def drawn(columns: Columns, rows: list[list[str]], width: int | None, *, stderr: bool = False) -> list[str]:
     """Return what a terminal of so many columns shows, or a pipe."""
     screen = StringIO()
     terminal = {"force_terminal": True, "width": width} if width else {"width": 80}
     console = Console(file=screen, color_system=None, stderr=stderr, highlight=False, **terminal)  # type: ignore[arg-type]
-    print_table(console, columns, rows)
+    print_table(console, Table(columns, rows))
     return screen.getvalue().splitlines()
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> tuple[list[Column], list[list[str]]]:
+def tables(draw: st.DrawFn) -> tuple[Columns, list[list[str]]]:
     size = draw(st.integers(1, 7))
     drops = [0, *draw(st.lists(DROPS, min_size=size - 1, max_size=size - 1))]
-    columns = [Column(f"{'h' * draw(st.integers(1, 9))}{i}", drop, draw(st.booleans())) for i, drop in enumerate(drops)]
+    columns: Columns = [
+        Column(f"{'h' * draw(st.integers(1, 9))}{i}", drop=drop, left=draw(st.booleans()))
+        for i, drop in enumerate(drops)
+    ]
     row = st.lists(WORDS, min_size=size, max_size=size)
     return columns, draw(st.lists(row, min_size=1, max_size=4))
 
 
 @given(tables())
-def test_a_pipe_gets_everything_a_line_for_each_row(table: tuple[list[Column], list[list[str]]]) -> None:
+def test_a_pipe_gets_everything_a_line_for_each_row(table: tuple[Columns, list[list[str]]]) -> None:
     columns, rows = table
     first, *lines = drawn(columns, rows, None)
     assert first.split() == [column.heading for column in columns]
@@ -43,7 +49,7 @@ def test_a_pipe_gets_everything_a_line_for_each_row(table: tuple[list[Column], l
 
 @given(tables(), st.integers(12, 120))
 def test_a_terminal_cuts_nothing_and_names_what_it_leaves_out(
-    table: tuple[list[Column], list[list[str]]], width: int
+    table: tuple[Columns, list[list[str]]], width: int
 ) -> None:
     columns, rows = table
     lines = drawn(columns, rows, width)
@@ -62,14 +68,14 @@ def test_a_terminal_cuts_nothing_and_names_what_it_leaves_out(
 
 
 @given(tables(), st.integers(12, 60))
-def test_a_wider_terminal_shows_no_less(table: tuple[list[Column], list[list[str]]], width: int) -> None:
+def test_a_wider_terminal_shows_no_less(table: tuple[Columns, list[list[str]]], width: int) -> None:
     columns, rows = table
     everything = sum(max(cell_len(text) for text in each) + 1 for each in zip(*rows, strict=True)) + 12 * len(columns)
     assert drawn(columns, rows, width + everything) == drawn(columns, rows, None)
 
 
 def test_what_matters_least_is_left_out_first() -> None:
-    columns = [Column("run"), Column("least", 9), Column("more", 1), Column("some", 5)]
+    columns: Columns = [Column("run"), Column("least", drop=9), Column("more", drop=1), Column("some", drop=5)]
     rows = [["mpi ×2", "1" * 10, "2" * 10, "3" * 10], ["mpi ×4", "4" * 10, "5" * 10, "6" * 10]]
     assert drawn(columns, rows, 80) == drawn(columns, rows, None)
     assert drawn(columns, rows, 30)[0].split() == ["run", "more", "some"]
@@ -78,7 +84,7 @@ def test_what_matters_least_is_left_out_first() -> None:
 
 
 def test_a_record_alone_is_written_in_lines_rather_than_in_part() -> None:
-    columns = [Column("run", left=True), Column("samples/s"), Column("accuracy\nat the end", 3)]
+    columns: Columns = [Column("run", left=True), Column("samples/s"), Column("accuracy\nat the end", drop=3)]
     assert drawn(columns, [["mpi ×2", "56,204", "97.00 %"]], 20) == [
         "run                  mpi ×2",
         "samples/s            56,204",
@@ -87,14 +93,14 @@ def test_a_record_alone_is_written_in_lines_rather_than_in_part() -> None:
 
 
 def test_many_records_of_which_nothing_may_be_left_out_are_written_in_lines() -> None:
-    columns = [Column("id", left=True), Column("accuracy")]
+    columns: Columns = [Column("id", left=True), Column("accuracy")]
     lines = drawn(columns, [["a" * 30, "97.00 %"], ["b" * 30, "98.00 %"]], 24)
     assert lines == [f"id        {'a' * 30}", "accuracy  97.00 %", "", f"id        {'b' * 30}", "accuracy  98.00 %"]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_sentences_are_folded_between_words_and_figures_keep_their_units(width: int) -> None:
-    columns = [Column("what", left=True), Column("n"), Column("found", left=True, folds=True)]
+    columns: Columns = [Column("what", left=True), Column("n"), Column("found", left=True, folds=True)]
     sentence = "it took 12.5 % of 3.21 ms and 940 kB, which is 2 min 5 s more than the 95 % that were hoped for"
     lines = drawn(columns, [["mpi", "12", sentence], ["ray", "3", "none"]], width)
     assert all(cell_len(line) <= width for line in lines)
@@ -106,7 +112,7 @@ def test_sentences_are_folded_between_words_and_figures_keep_their_units(width: 
 
 
 def test_lines_of_a_text_stay_lines() -> None:
-    columns = [Column("sync", left=True), Column("does", left=True)]
+    columns: Columns = [Column("sync", left=True), Column("does", left=True)]
     assert drawn(columns, [["gossip", "one\ntwo"]], None) == ["sync   does", "gossip one", "       two"]
 
 

@@ -23,5 +23,7 @@ def test_threads_chosen_and_others_are_said_only_where_there_is_something_to_say
     others = Others(host="here", cores=1.7, of=2.0, wanted=1)
     show(record.model_copy(update={"config": config, "others": others}), tmp_path, as_json=False)
     said = capfd.readouterr().err
-    assert "matrix products used 1 thread in each worker, the fastest in a short trial; --blas-threads sets it" in said
+    assert "matrix products used 1 thread in each worker, by a short trial; --blas-threads sets it" in said
     assert "other programs used 1.7 of 2 cores meanwhile: on a quiet machine it is faster" in said
+    show(record.model_copy(update={"engine": "sim", "others": others}), tmp_path, as_json=False)
+    assert "other programs" not in capfd.readouterr().err, "its clocks stand still"

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from manyhands import facts
 from manyhands.data import load
 from manyhands.data.idx import read_idx
 from manyhands.errors import UserError
+from manyhands.machine import facts
 
 ROWS = 20_000
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from manyhands.comm import Comm
-from manyhands.training import Job
-from manyhands.watch import Watch
+from manyhands.training.job import Job
+from manyhands.training.watch import Watch
 
 
 def worker(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:

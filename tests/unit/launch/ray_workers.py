@@ -10,8 +10,8 @@ import torch
 
 from manyhands.comm import Comm
 from manyhands.record import Pulse
-from manyhands.training import Job
-from manyhands.watch import Watch
+from manyhands.training.job import Job
+from manyhands.training.watch import Watch
 
 PULSE = {"step": 1, "steps": 2, "epoch": 1, "epochs": 1, "loss": 0.5, "accuracy": None, "samples_per_s": 1.0}
 TIMES = {"eta_s": 0.0, "compute_s": 0.0, "comm_s": 0.0, "wait_s": 0.0}

@@ -10,7 +10,7 @@ from manyhands.config import make_config
 from manyhands.errors import RankFailed
 from manyhands.record import RunDir, open_run
 from manyhands.run import ignore
-from manyhands.training import Job
+from manyhands.training.job import Job
 
 
 @pytest.mark.timeout(60, method="signal")  # so that a run that hangs fails a test instead of ending the session

@@ -20,16 +20,19 @@ import ray_workers
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from manyhands import facts, launch
+from manyhands import launch
 from manyhands.comm.torch_ import PeerLost
 from manyhands.config import RunConfig, make_config
 from manyhands.errors import ManyhandsError, RankFailed, UserError
-from manyhands.launch import ray_, ray_cluster, ray_guard
+from manyhands.launch import ray_
 from manyhands.launch.base import Observer, Worker
-from manyhands.launch.live import LiveFolder, LiveWatch
+from manyhands.launch.mailbox import LiveFolder, LiveWatch
+from manyhands.launch.on_ray import cluster as ray_cluster
+from manyhands.launch.on_ray import guard as ray_guard
+from manyhands.machine import facts
 from manyhands.record import Pulse, RunDir, open_run
 from manyhands.run import ignore
-from manyhands.training import Job
+from manyhands.training.job import Job
 
 pytest.importorskip("ray")
 
@@ -109,7 +112,7 @@ def test_a_failure_is_told_though_its_report_comes_late(
     LiveWatch(folder, 1).at(5)
     answers = iter([[], reported])
     monkeypatch.setattr(ray_, "read_failures", lambda _: next(answers, reported))
-    ranks = ray_._Ranks.__new__(ray_._Ranks)
+    ranks = ray_._RayRanks.__new__(ray_._RayRanks)
     ranks._folder, ranks._told = folder, []
     with pytest.raises(ManyhandsError, match=f"^{says}$"):
         raise ranks._late_failure(1)
@@ -126,7 +129,7 @@ def test_a_ray_that_is_lost_at_the_end_fails_no_run(tmp_path: Path, capsys: pyte
     def gone(*_: object, **__: object) -> None:
         raise RayGone("the head is gone")
 
-    ranks = ray_._Ranks.__new__(ray_._Ranks)
+    ranks = ray_._RayRanks.__new__(ray_._RayRanks)
     ranks._folder, ranks._actors, ranks._pending = folder, [0, 1], {"a": 0, "b": 1}
     ranks._pulses, ranks._outputs, ranks._crashes = ray_._Tail(folder.pulses), [], {}
     ranks._ray = SimpleNamespace(
@@ -176,6 +179,18 @@ def test_variables_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
         os.environ["MANYHANDS_TEST_B"] = "set meanwhile"
         assert os.environ["OMP_NUM_THREADS"] == "1"
     assert dict(os.environ) == before
+
+
+def test_ray_does_not_take_sigterm_while_it_starts() -> None:
+    ray, before = ray_cluster.load(), signal.getsignal(signal.SIGTERM)
+    try:
+        with ray_cluster._own_sigterm(ray):
+            ray._private.utils.set_sigterm_handler(lambda number, frame: None)
+            assert signal.getsignal(signal.SIGTERM) is before
+        ray._private.utils.set_sigterm_handler(lambda number, frame: None)
+        assert signal.getsignal(signal.SIGTERM) is not before, "and a user's own Ray is left alone"
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_the_guard_ends_who_uses_the_folder_and_removes_it(tmp_path: Path) -> None:

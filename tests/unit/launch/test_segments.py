@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.launch.segments import FOLDER, WaitingMark, segments_of, sweep, unused
+from manyhands.launch.guard.process import FAILED, _Guard
+from manyhands.launch.guard.segments import FOLDER, WaitingMark, segments_of, sweep, unused
 
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"there is no {FOLDER}")
 
@@ -68,6 +69,14 @@ def test_what_a_killed_rank_had_mapped_is_removed_once_nobody_has(segment: Path,
     sweep()
     assert not segment.exists()
     assert not [path for path in FOLDER.glob("manyhands_waits-*") if str(killed.pid) in path.name]
+
+
+def test_what_a_rank_has_just_mapped_is_removed_when_its_guard_ends_it(segment: Path, user: Callable[[], User]) -> None:
+    guard = _Guard.__new__(_Guard)
+    guard._rank = user().pid
+    guard._mark = WaitingMark(guard._rank)
+    assert guard._end(FAILED) == FAILED
+    assert not segment.exists()
 
 
 def test_what_others_left_stays(segment: Path, user: Callable[[], User]) -> None:

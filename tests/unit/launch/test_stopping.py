@@ -17,14 +17,16 @@ from manyhands import launch
 from manyhands.comm import Comm
 from manyhands.config import make_config
 from manyhands.errors import RankFailed, Stopped
-from manyhands.launch import local, patience, threads
-from manyhands.launch.interrupt import stop_on_signal
-from manyhands.launch.patience import FIRST_S, LEAST_S, MANY, Patience
-from manyhands.launch.signals import STOPS
-from manyhands.record import Pulse, RunDir, find_run
+from manyhands.launch import in_process as local
+from manyhands.launch import threads
+from manyhands.launch.signals import waiting as patience
+from manyhands.launch.signals.interrupt import stop_on_signal
+from manyhands.launch.signals.stops import STOPS
+from manyhands.launch.signals.waiting import FIRST_S, LEAST_S, MANY, Patience
+from manyhands.record import Pulse, RunDir
 from manyhands.run import ignore
-from manyhands.training import Job
-from manyhands.watch import Observer, Watch
+from manyhands.training.job import Job
+from manyhands.training.watch import Observer, Watch
 
 
 @contextmanager
@@ -279,7 +281,7 @@ def test_workers_that_do_not_meet_obey_a_stop(
 ) -> None:
     settings = {"engine": "threads", "workers": 2, "epochs": 1}
     first = train(**settings, sync="async-server")
-    replay = f"async-server:replay={find_run(tmp_path, first.id).path}"
+    replay = f"async-server:replay={RunDir.find(tmp_path, first.id).path}"
     monkeypatch.setattr(threads, "stop_on_signal", _asked)
     with pytest.raises(Stopped, match="meet at the end of an epoch only: nothing is kept"):
         train(**settings, sync=replay)

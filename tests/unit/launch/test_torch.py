@@ -14,13 +14,13 @@ from manyhands.errors import Diverged, ManyhandsError, RankFailed, UserError
 from manyhands.launch import supervisor
 from manyhands.launch.base import Worker
 from manyhands.launch.environment import OuterWorld, check_alone, outer_world
-from manyhands.launch.guard import cause_of
-from manyhands.launch.live import LiveFolder, LiveWatch, read_failures, write_death, write_failure
-from manyhands.launch.starters import Children, Mpiexec, num_processes
-from manyhands.launch.supervisor import _Ranks
+from manyhands.launch.guard.process import cause_of
+from manyhands.launch.mailbox import LiveFolder, LiveWatch, read_failures, write_death, write_failure
+from manyhands.launch.spawn import Children, Mpiexec, num_processes
+from manyhands.launch.supervisor import _RankProcesses
 from manyhands.record import RunDir, open_run
 from manyhands.run import ignore
-from manyhands.training import Job
+from manyhands.training.job import Job
 
 TORCHRUN = {
     "RANK": "1",
@@ -179,11 +179,11 @@ def test_the_one_to_blame(
     for rank, error in reported.items():
         write_failure(folder, error, rank)
     with pytest.raises(ManyhandsError, match=f"^{says}$"):
-        raise _Ranks(3, folder, Children()).failure(statuses)
+        raise _RankProcesses(3, folder, Children()).failure(statuses)
 
 
 def test_a_rank_that_died_before_it_could_say_where_it_is(folder: LiveFolder) -> None:
-    error = _Ranks(2, folder, Children()).failure([None, -11])
+    error = _RankProcesses(2, folder, Children()).failure([None, -11])
     assert "rank 1 on" in str(error)
     assert "failed before the first step: killed by signal 11 (SIGSEGV)" in str(error)
 
@@ -195,13 +195,13 @@ def test_under_mpiexec_the_first_one_that_a_guard_tells_of_is_to_blame(folder: L
     for rank, cause in ((2, "killed"), (1, "killed too")):
         write_death(folder, RankFailed(rank=rank, host="there", step=-1, cause=cause))
     with pytest.raises(RankFailed, match=r"^rank 2 on there failed at step 12: killed$"):
-        raise _Ranks(3, folder, Mpiexec()).failure([9])
+        raise _RankProcesses(3, folder, Mpiexec()).failure([9])
     write_failure(folder, OWN, 1)
     with pytest.raises(RankFailed, match=r"^rank 2 on h failed at step 5: why$"):
-        raise _Ranks(3, folder, Mpiexec()).failure([9])
+        raise _RankProcesses(3, folder, Mpiexec()).failure([9])
 
 
 def test_mpiexec_that_is_killed_is_not_a_rank(folder: LiveFolder) -> None:
     LiveWatch(folder, 0).at(3)
     with pytest.raises(ManyhandsError, match=r"^mpiexec was killed by signal 9 \(SIGKILL\)$"):
-        raise _Ranks(2, folder, Mpiexec()).failure([-9])
+        raise _RankProcesses(2, folder, Mpiexec()).failure([-9])

@@ -4,8 +4,8 @@ import time
 from typing import Any
 
 from manyhands.comm import Comm
-from manyhands.training import Job
-from manyhands.watch import Watch
+from manyhands.training.job import Job
+from manyhands.training.watch import Watch
 
 
 def fail_alone(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:

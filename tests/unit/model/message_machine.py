@@ -156,16 +156,6 @@ def rabenseifner_to_root(p: int) -> Schedule:
     return before + among(ranks, backwards(doubling(len(ranks))) + gather(len(ranks)))
 
 
-def fan_in(p: int) -> Schedule:
-    """Send from all other ranks to rank 0 at once."""
-    return [[Message(r, 0, (0,), adds=True) for r in range(1, p)]]
-
-
-def fan_out(p: int) -> Schedule:
-    """Send from rank 0 to all others."""
-    return [[Message(0, r, (0,)) for r in range(1, p)]]
-
-
 @dataclass(frozen=True)
 class Plan:
     """How an algorithm is carried out: its messages, and into how many chunks p ranks cut a tensor."""
@@ -206,8 +196,6 @@ PLANS: dict[tuple[str, str], Plan] = {
     ("gather", "binomial"): Plan(gather, _one_each, chunk_is_whole=True),
     ("barrier", "dissemination"): Plan(doubling, _one_each),
     ("send", "direct"): Plan(lambda p: [[Message(0, 1, (0,))]]),
-    ("fan-in", "server"): Plan(fan_in),
-    ("fan-out", "server"): Plan(fan_out),
 }
 
 
@@ -218,9 +206,9 @@ def rank_has_its_result(call: str, p: int, rank: int, chunks: list[int]) -> bool
     match call:
         case "all-reduce":
             return chunks == [total] * len(chunks)
-        case "reduce" | "fan-in":
+        case "reduce":
             return rank != 0 or chunks == [total] * len(chunks)
-        case "broadcast" | "fan-out":
+        case "broadcast":
             return chunks == roots
         case "reduce-scatter":
             return chunks[rank] == total

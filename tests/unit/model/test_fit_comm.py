@@ -5,7 +5,7 @@ import pytest
 from made_up_calibration import CALLS, GAMMA, LINK, SIZES
 
 from manyhands.model.collectives import best
-from manyhands.model.fit_comm import CommModel, Point, cost_s, fit_comm
+from manyhands.model.fit_comm import CommModel, TimedCall, cost_s, fit_comm
 from manyhands.model.links import Link
 
 MODELS: tuple[CommModel, ...] = ("messages", "slices")
@@ -13,11 +13,11 @@ MODELS: tuple[CommModel, ...] = ("messages", "slices")
 
 def points(
     model: CommModel, ranks: tuple[int, ...], link: Link = LINK, gamma: float = GAMMA, spread: float = 0.0
-) -> list[Point]:
+) -> list[TimedCall]:
     random = np.random.default_rng(7)
     wanted = [(call, p, n) for call in CALLS for p in ranks for n in SIZES] + [("barrier", p, 0) for p in ranks]
     return [
-        Point(*each, cost_s(model, *each, link, gamma) * float(np.exp(spread * random.standard_normal())))
+        TimedCall(*each, cost_s(model, *each, link, gamma) * float(np.exp(spread * random.standard_normal())))
         for each in wanted
     ]
 
@@ -49,7 +49,7 @@ def test_ports_of_one_direction_at_a_time_are_told_from_others() -> None:
 
 def test_nothing_becomes_negative() -> None:
     """Calls that get shorter with their size fit no formula; what comes out can still be used."""
-    falling = [Point(call, 2, n, 1e-3 / (1 + n)) for call in CALLS for n in SIZES]
+    falling = [TimedCall(call, 2, n, 1e-3 / (1 + n)) for call in CALLS for n in SIZES]
     fit = fit_comm("messages", falling)
     assert min(fit.link.alpha_s, fit.link.beta_s_per_byte, fit.gamma_s_per_byte) >= 0
     assert fit.error > 0.1

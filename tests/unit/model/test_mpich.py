@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.model.collectives import algorithms, calls
-from manyhands.model.fit_comm import Point, cost_s, fit_comm
+from manyhands.model.collectives import ALGORITHMS, algorithms
+from manyhands.model.fit_comm import TimedCall, cost_s, fit_comm
 from manyhands.model.links import Link
 from manyhands.model.mpich import chosen
 
@@ -46,7 +46,7 @@ def test_powers_of_two_have_no_extra_ranks(call: str, p: int, n: float) -> None:
     assert cost_s("mpich", call, p, n, LINK, GAMMA) == pytest.approx(usual)
 
 
-@given(st.sampled_from(calls()), st.integers(2, 100), st.floats(0, 1e9))
+@given(st.sampled_from(list(ALGORITHMS)), st.integers(2, 100), st.floats(0, 1e9))
 def test_no_algorithm_is_cheaper_than_the_cheapest(call: str, p: int, n: float) -> None:
     assert cost_s("mpich", call, p, n, LINK, GAMMA) >= cost_s("messages", call, p, n, LINK, GAMMA) * (1 - 1e-12)
 
@@ -73,7 +73,7 @@ def test_thresholds(call: str, p: int, num_bytes: int, name: str) -> None:
 def test_a_few_calls_that_take_a_way_of_their_own_do_not_decide_the_fit() -> None:
     """A burst passes a shaped link at once, and of a tensor that came before it was asked for nothing is left to do."""
     names = ("all-reduce", "reduce", "broadcast", "all-gather", "send")
-    points = [Point(call, 2, n, cost_s("mpich", call, 2, n, LINK, GAMMA)) for call in names for n in SIZES]
+    points = [TimedCall(call, 2, n, cost_s("mpich", call, 2, n, LINK, GAMMA)) for call in names for n in SIZES]
     strange = [
         p._replace(seconds=p.seconds / 8) if p.call in ("broadcast", "send") and p.num_bytes == 32768 else p
         for p in points

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from manyhands.replica.meta import MetaReplica, Outline, Paces, Ready, outline_of
+from manyhands.replica.meta import GradientReady, MetaReplica, Outline, Paces, outline_of
 
-READY = (Ready(0.5, 60, 100), Ready(0.75, 0, 60))
+READY = (GradientReady(0.5, 60, 100), GradientReady(0.75, 0, 60))
 OUTLINE = Outline(100, 90, torch.float32, ((9, 10),), lambda: READY)
 
 
@@ -42,7 +42,7 @@ def test_gradients_are_announced_on_the_way(replica: MetaReplica, clock: Clock) 
 
 
 def test_shares_are_asked_for_only_where_somebody_listens(clock: Clock) -> None:
-    def ask() -> tuple[Ready, ...]:
+    def ask() -> tuple[GradientReady, ...]:
         raise AssertionError
 
     outline = Outline(100, 100, torch.float32, ((10, 10),), ask)

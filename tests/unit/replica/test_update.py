@@ -241,6 +241,20 @@ def test_moments_of_another_optimiser_are_not_taken_for_its_own() -> None:
         update.set_moments(Moments(torch.zeros(2, WEIGHTS), torch.zeros(1, dtype=torch.float64)))
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_hooks_around_a_step_are_called(momentum: float) -> None:
+    calls = []
+
+    def make(params: list[Tensor]) -> SGD:
+        optimizer = SGD(params, lr=0.1, momentum=momentum)
+        optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+        optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+        return optimizer
+
+    Update(torch.ones(8), torch.ones(8), 8, make).apply()
+    assert calls == ["before", "after"]
+
+
 def test_no_optimiser_of_ours_imports_the_compiler() -> None:
     """It takes as long to import as torch itself, on every rank."""
     code = (

@@ -1,12 +1,12 @@
 """What a page holds, as tests read it: its elements, texts and scripts, and its figures as they are drawn."""
 
 import json
-from dataclasses import asdict
 from html.parser import HTMLParser
 from typing import Any
 
 from manyhands.report.drawing import Figure
 from manyhands.report.palette import DARK
+from manyhands.report.plotly_drawing import as_plot
 
 EVIL = "</script><script>alert('x')</script><img src=x onerror=alert(1)>"
 
@@ -47,20 +47,7 @@ class Reader(HTMLParser):
 
 def drawn(figure: Figure, number: int = 0) -> dict[str, Any]:
     """Return a figure as the page draws it: with one of its views, in colours."""
-    found = json.loads(json.dumps(asdict(figure)))
-    if figure.views:
-        view = found["views"][number]
-        found["data"] = view["data"] or found["data"]
-        for name, values in view["traces"].items():
-            for trace, value in zip(found["data"], values, strict=True):
-                trace[name] = value
-        for path, value in view["layout"].items():
-            *keys, last = path.split(".")
-            at = found["layout"]
-            for key in keys:
-                at = at.setdefault(key, {})
-            at[last] = value
-    return painted({"data": found["data"], "layout": found["layout"]})  # type: ignore[no-any-return]
+    return painted(json.loads(json.dumps(as_plot(figure.views[number]))))  # type: ignore[no-any-return]
 
 
 def painted(thing: Any) -> Any:

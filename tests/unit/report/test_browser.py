@@ -19,7 +19,8 @@ from manyhands.report.files import read_runs, write_texts
 from manyhands.report.html import render
 from manyhands.report.pages import sweep_page
 from manyhands.report.runs import runs_page
-from manyhands.report.tables import as_csv, numbers_table, scaling_table
+from manyhands.report.tables.sweeps import numbers_table, scaling_table
+from manyhands.report.tables.table import as_csv
 
 COLOURS = """() => ({page: getComputedStyle(document.body).backgroundColor, text: getComputedStyle(document.body).color,
     plot: document.querySelector(".plot text").style.fill,

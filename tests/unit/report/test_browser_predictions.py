@@ -20,9 +20,10 @@ from manyhands.record.simulation import SimulationDir, SimulationRecord, Validat
 from manyhands.report.advice import advice_page
 from manyhands.report.files import write_texts
 from manyhands.report.html import render
-from manyhands.report.simulations import simulation_page, speed_table
-from manyhands.report.trained import time_table
-from manyhands.report.validations import all_of, rows_grid, validations_page
+from manyhands.report.simulations import simulation_page
+from manyhands.report.tables.simulations import speed_table, time_table
+from manyhands.report.tables.validations import rows_table
+from manyhands.report.validations import all_of, validations_page
 
 PAPER = {"width": 688, "height": 980}
 """What A4 leaves between its margins."""
@@ -187,7 +188,7 @@ def test_the_numbers_in_the_tables_are_those_of_the_records(seen: Seen) -> None:
     shown = [
         (
             seen.validations_tables["Step times, predicted (90 % interval) and measured (median of the runs)"],
-            rows_grid(seen.rows),
+            rows_table(seen.rows),
         ),
         (seen.simulation_tables["How fast"], speed_table(seen.record, seen.record.rows)),
         (seen.simulation_tables["How long until which accuracy"], time_table(seen.record)),

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import plotly.graph_objects as go
 import pytest
@@ -14,9 +13,8 @@ from stored import stored_run, stored_sweep
 
 from manyhands.record import Kind, Row, SweepRecord
 from manyhands.record.texts import cell_name
-from manyhands.report import pictures
 from manyhands.report.curves import curves, fitted_speed_up
-from manyhands.report.drawing import Figure
+from manyhands.report.drawing import Figure, Series
 from manyhands.report.figures import row_labels, sweep_figures
 from manyhands.report.files import read_runs
 from manyhands.report.histories import losses, runs_of, timelines
@@ -25,7 +23,7 @@ from manyhands.report.runs import run_figures
 
 
 def _named(record: SweepRecord) -> dict[str, Figure]:
-    return {figure.id: figure for figure in sweep_figures(record)}
+    return {figure.id: figure for figures in sweep_figures(record).values() for figure in figures}
 
 
 @pytest.mark.parametrize("kind", ["strong", "weak"])
@@ -34,14 +32,14 @@ def test_plotly_accepts_every_view(tmp_path: Path, kind: str) -> None:
     record = sweep.read()
     runs = runs_of(sweep, record)
     figures = [
-        *sweep_figures(record),
+        *_named(record).values(),
         losses(runs),
         timelines(runs),
         *run_figures(read_runs([stored_run(tmp_path / "r")])),
     ]
     for figure in figures:
         assert figure is not None
-        for number in range(max(1, len(figure.views))):
+        for number in range(len(figure.views)):
             shown = drawn(figure, number)
             assert "@" not in json.dumps(shown), "all colours are known"
             go.Figure(shown)  # refuses names and values that plotly does not know
@@ -51,24 +49,27 @@ def test_speed_up_and_efficiency_show_values_and_intervals() -> None:
     record = made_up_sweep(cores=4)
     figures = _named(record)
     for name, field, factor in (("speed-up", "speed_up", 1), ("efficiency", "efficiency", 100)):
-        traces = {trace["name"]: trace for trace in figures[name].data}
+        traces = {trace["name"]: trace for trace in drawn(figures[name])["data"]}
         for curve in curves(record):
             trace = traces[curve.name]
             rows = [record.rows[0], *curve.rows]
-            assert [point[0] for point in trace["customdata"]] == [row.cell.size for row in rows]
+            assert [told.partition(" workers: ")[0] for told in trace["customdata"]] == [
+                f"{curve.name}, {row.cell.size}" for row in rows
+            ]
             assert trace["x"] == pytest.approx([row.cell.size for row in rows], rel=0.031)
             for i, row in enumerate(rows):
                 interval = getattr(row, field)
                 assert trace["y"][i] == pytest.approx(factor * interval.value)
                 assert trace["y"][i] + trace["error_y"]["array"][i] == pytest.approx(factor * interval.high)
                 assert trace["y"][i] - trace["error_y"]["arrayminus"][i] == pytest.approx(factor * interval.low)
-                assert (trace["marker"]["color"][i] == "@panel") == row.oversubscribed
+                assert (trace["marker"]["color"][i] == DARK["panel"]) == row.oversubscribed
 
 
 def test_ideal_is_ideal() -> None:
     figures = _named(made_up_sweep("weak"))
     ideal = {
-        name: next(t for t in figures[name].data if t["name"] == "ideal") for name in ("speed-up", "efficiency", "weak")
+        name: next(t for t in drawn(figures[name])["data"] if t["name"] == "ideal")
+        for name in ("speed-up", "efficiency", "weak")
     }
     assert ideal["speed-up"]["x"] == ideal["speed-up"]["y"]
     assert set(ideal["efficiency"]["y"]) == {100}
@@ -81,7 +82,7 @@ def test_each_view_of_the_speed_up_shows_one_law() -> None:
     figure = _named(made_up_sweep())["speed-up"]
     assert [view.label for view in figure.views] == ["USL", "Amdahl", "none"]
     for number, view in enumerate(figure.views):
-        shown = [t["name"] for t in drawn(figure, number)["data"] if t["visible"]]
+        shown = [trace["name"] for trace in drawn(figure, number)["data"]]
         laws = {name.rpartition(", ")[2] for name in shown} - {"ideal", "threads", "mpi"}
         assert laws == ({view.label} if view.label != "none" else set())
 
@@ -108,7 +109,7 @@ def test_lost_percents_and_work_done_are_all_there_was() -> None:
     for record in (made_up_sweep(cores=4), made_up_sweep(sample_ms=1.0, start_ms=-0.05)):
         figure = _named(record)["lost"]
         for i in range(len(record.rows) - 1):
-            assert sum(trace["x"][i] for trace in figure.data) == pytest.approx(100, abs=0.3)
+            assert sum(trace["x"][i] for trace in drawn(figure)["data"]) == pytest.approx(100, abs=0.3)
 
 
 SIZES = st.lists(st.integers(1, 600), min_size=1, max_size=3, unique=True)
@@ -136,24 +137,22 @@ def test_no_two_rows_are_called_the_same(kind: Kind, batches: list[int], images:
 def test_one_run_has_no_interval_in_its_figures() -> None:
     figure = _named(made_up_sweep(repeats=1))["speed-up"]
     assert "%" not in figure.about
-    assert "%:" not in json.dumps(figure.data, ensure_ascii=False)
+    assert "%:" not in json.dumps(drawn(figure), ensure_ascii=False)
     for repeats, holds in ((5, "93.8 %"), (7, "95 %")):
         figure = _named(made_up_sweep(repeats=repeats))["speed-up"]
         assert f"bars are {holds} intervals" in figure.about
-        points = [point for trace in figure.data if "customdata" in trace for point in trace["customdata"]]
-        assert all((holds in text) == (workers > 1) for workers, text in points), "one worker is compared with itself"
+        series = [trace for trace in drawn(figure, -1)["data"] if "customdata" in trace]
+        told = [(x > 1, text) for trace in series for x, text in zip(trace["x"], trace["customdata"], strict=True)]
+        assert told
+        assert all((holds in text) == several for several, text in told), "one worker is compared with itself"
 
 
 def test_a_law_that_does_not_fit_is_not_drawn() -> None:
     record = made_up_sweep()
     bad = [fit.model_copy(update={"error_pct": 62.0}) for fit in record.fits]
     figure = _named(record.model_copy(update={"fits": bad}))["speed-up"]
-    assert figure.views == []
-    drawn = curves(record.model_copy(update={"fits": bad}))
-    axes = MagicMock()
-    pictures.speed_up(axes, drawn)
-    assert not [call for call in axes.plot.call_args_list if ":" in call.args], "dotted lines are laws"
-    assert not [trace for trace in figure.data if "Amdahl" in trace["name"] or "USL" in trace["name"]]
+    [view] = figure.views
+    assert {item.name for item in view.items if isinstance(item, Series)} == {"ideal", "threads", "mpi"}
 
 
 def test_an_engine_has_one_colour_everywhere(tmp_path: Path) -> None:
@@ -164,10 +163,10 @@ def test_an_engine_has_one_colour_everywhere(tmp_path: Path) -> None:
     runs = runs_of(sweep, record)
     figures = {**_named(record), "loss": losses(runs)}
     for name in ("speed-up", "efficiency", "accuracy", "loss"):
-        for trace in figures[name].data:  # type: ignore[union-attr]
-            engine = trace["name"].split()[0].rstrip(",")
+        for item in (item for view in figures[name].views for item in view.items):  # type: ignore[union-attr]
+            engine = item.name.split()[0].rstrip(",")  # type: ignore[union-attr]
             if engine != "ideal":
-                assert trace["line"]["color"] == engine_colour(engine)
+                assert item.colour == engine_colour(engine)  # type: ignore[union-attr]
     colours = [engine_colour(engine) for engine in ("serial", "threads", "mpi", "hybrid", "torch", "ray", "new")]
     assert len(set(colours)) == len(colours)
     assert LIGHT.keys() == DARK.keys()
@@ -175,7 +174,7 @@ def test_an_engine_has_one_colour_everywhere(tmp_path: Path) -> None:
 
 def test_curves_of_one_engine_differ_in_more_than_colour() -> None:
     figure = _named(made_up_sweep(engines=("mpi",), syncs=("allreduce", "gossip"), batch_sizes=(64, 512)))["speed-up"]
-    shown = [trace for trace in figure.data if "marker" in trace]
+    shown = [trace for trace in drawn(figure)["data"] if "marker" in trace]
     assert len({(trace["line"]["dash"], trace["marker"]["symbol"]) for trace in shown}) == len(shown) == 4
 
 
@@ -184,7 +183,7 @@ def test_figures_without_data_are_left_out() -> None:
     assert set(_named(made_up_sweep(failing={"": "killed"}))) == set()
     bare = made_up_sweep().model_copy(update={"fits": [], "findings": []})
     assert "lost" not in _named(bare)
-    assert _named(bare)["speed-up"].views == []
+    assert len(_named(bare)["speed-up"].views) == 1
     assert "weak" not in _named(made_up_sweep())
 
 

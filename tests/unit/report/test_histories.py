@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stored import STEPS, stored_run, stored_sweep, write_losses
 
 from manyhands.record import RunDir
+from manyhands.report.drawing import Series
 from manyhands.report.histories import losses, runs_of, timelines
 from manyhands.report.losses import loss_curve
 from manyhands.report.timeline import MOST_SPANS, read_timeline
@@ -135,8 +136,14 @@ def test_runs_of_a_sweep_are_those_that_went_well_and_are_no_probes(tmp_path: Pa
     assert [run.first for run in runs] == [True, False, False] * 2
     figure = losses(runs)
     assert figure
-    assert [trace["showlegend"] for trace in figure.data] == [True, False, False] * 2
-    assert figure.views[1].traces["x"][0][-1] > 0
+    assert [series.in_legend for series in figure.views[0].items if isinstance(series, Series)] == [
+        True,
+        False,
+        False,
+    ] * 2
+    by_time = figure.views[1].items[0]
+    assert isinstance(by_time, Series)
+    assert by_time.x[-1] > 0
     line = timelines(runs)
     assert line
     assert [view.label for view in line.views] == ["mpi ×2", "serial"], "most ranks first"
@@ -146,7 +153,7 @@ def test_many_runs_share_the_room_for_points(tmp_path: Path) -> None:
     sweep = stored_sweep(tmp_path / "sweep", engines=("mpi",), workers=(1, 2), repeats=30)
     figure = losses(runs_of(sweep, sweep.read()))
     assert figure
-    points = [len(trace["x"]) for trace in figure.data]
+    points = [len(series.x) for series in figure.views[0].items if isinstance(series, Series)]
     assert len(points) == 60
     assert sum(points) <= 15_000 < 60 * 300 < 60 * STEPS
 

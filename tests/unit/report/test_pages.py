@@ -12,12 +12,13 @@ from predicted import made_up_simulation, made_up_validation, stored_ledger, sto
 from reading import EVIL, Reader
 from stored import store, stored_run, stored_sweep
 
-from manyhands import report
 from manyhands.errors import UserError
 from manyhands.record import Interval, SweepRecord
+from manyhands.report import files as report
 from manyhands.report.html import render
 from manyhands.report.pages import sweep_markdown, sweep_page
-from manyhands.report.tables import as_csv, numbers_table
+from manyhands.report.tables.sweeps import numbers_table
+from manyhands.report.tables.table import as_csv
 from manyhands.report.words import explanation
 
 
@@ -89,7 +90,8 @@ def test_what_comes_from_a_record_is_escaped(tmp_path: Path) -> None:
     assert not [a for _, a in page.elements if any(name.startswith("on") for name in a)]
     shown = "".join(page.texts).replace("\u2060", "").replace("\u00a0", " ")
     assert f"mlp{EVIL}"[-40:] in shown, "it is shown as it is"
-    names = [trace["name"] for f in json.loads(page.scripts["figures"])["figures"] for trace in f["data"]]
+    figures = json.loads(page.scripts["figures"])["figures"]
+    names = [trace["name"] for figure in figures for view in figure["views"] for trace in view["data"]]
     assert any("&lt;img" in name for name in names)
     assert not any("<img" in name for name in names), "plotly reads names as HTML too"
     markdown = json.loads(page.scripts["markdown"])
@@ -167,9 +169,10 @@ def test_tables_for_a_terminal_need_no_plotly(tmp_path: Path) -> None:
         from pathlib import Path
         sys.modules["plotly"] = None
         from manyhands.record import SweepDir
-        from manyhands.report import tables, words
+        from manyhands.report import words
+        from manyhands.report.tables import sweeps
         record = SweepDir(Path(sys.argv[1])).read()
-        print(words.headline(record), tables.scaling_table(record))
+        print(words.headline(record), sweeps.scaling_table(record))
     """
     done = subprocess.run([sys.executable, "-c", program, str(sweep.path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -211,13 +214,13 @@ def test_drawing_again_gives_the_same_page_and_another_folder_is_made(tmp_path: 
 def test_runs_have_a_page_together(tmp_path: Path) -> None:
     runs = [stored_run(tmp_path / "a", engine="serial", workers=1), stored_run(tmp_path / "b", task=f"{EVIL}.py:task")]
     files = report.write_runs(runs, tmp_path / "out")
-    assert [file.name for file in files] == ["report.html", "report.md", "report.csv", "split.png", "loss.png"]
+    assert [file.name for file in files] == ["report.html", "report.md", "report.csv", "loss.png", "split.png"]
     page = Reader(files[0].read_text())
     assert page.count("script") == 5
     assert page.count("img") == 0
     drawn = {figure["id"]: figure for figure in json.loads(page.scripts["figures"])["figures"]}
     assert list(drawn) == ["loss", "split", "ranks", "timeline"]
-    assert len(drawn["ranks"]["data"][0]["y"]) == 3
+    assert len(drawn["ranks"]["views"][0]["data"][0]["y"]) == 3
     shown = "".join(page.texts)
     assert "32,000" in shown
     assert "16,000" in shown
@@ -233,7 +236,7 @@ def test_drawing_needs_neither_torch_nor_mpi(tmp_path: Path) -> None:
     program = """if True:
         import sys
         from pathlib import Path
-        from manyhands import report
+        from manyhands.report import files as report
         from manyhands.record import RunDir, SweepDir
         from manyhands.record.simulation import SimulationDir
         from manyhands.report.files import page_of, write_pictures

@@ -72,7 +72,7 @@ def test_sweeps_have_folders_of_their_own_and_runs_come_together(manyhands) -> N
     stored_sweep(Path("elsewhere/one"), repeats=1, engines=("mpi",), workers=(1, 2))
     several = manyhands("report one a elsewhere/one b --to both --format csv")[1].splitlines()
     assert several == ["both/one/report.csv", "both/one-2/report.csv", "both/a-and-1-more/report.csv"]
-    assert manyhands("report last --format png")[1].splitlines() == ["runs/b/split.png", "runs/b/loss.png"]
+    assert manyhands("report last --format png")[1].splitlines() == ["runs/b/loss.png", "runs/b/split.png"]
     assert manyhands("report a b")[1].splitlines()[0] == "reports/a-and-1-more/report.html"
 
 

@@ -4,30 +4,25 @@ import csv
 import io
 import math
 import re
+from dataclasses import dataclass
 
 import pytest
 from made_up import made_up_sweep
+from rich.console import Console
 
+from manyhands.cli.tables import print_table
 from manyhands.record import Cell, Interval, Others, Row, SweepRecord
-from manyhands.record.texts import cell_name
-from manyhands.report.columns import EVERYTHING
-from manyhands.report.tables import (
-    SPEED,
-    SPLIT,
-    Grid,
-    as_csv,
-    as_markdown,
-    fits_table,
-    notes,
-    numbers_table,
-    scaling_table,
-)
+from manyhands.record.simulation import Estimate
+from manyhands.record.texts import cell_name, milliseconds
+from manyhands.report.html import Page, Section, render
+from manyhands.report.tables.sweeps import SPEED, SPLIT, fits_table, notes, numbers_table, scaling_table
+from manyhands.report.tables.table import Column, Table, as_csv, as_markdown, estimated, numbers, tabulate
 from manyhands.report.words import circumstances
 
 UNITS = {"µs": 1e-3, "ms": 1.0, "s": 1e3, "%": 1.0, "×": 1.0, "": 1.0}
 
 
-def _column(grid: Grid, heading: str) -> list[str]:
+def _column(grid: Table, heading: str) -> list[str]:
     return [row[grid.headings.index(heading)] for row in grid.rows]
 
 
@@ -115,7 +110,9 @@ def test_failed_and_oversubscribed_rows_are_marked_and_explained() -> None:
     grid = scaling_table(record)
     named = dict(zip((cell_name(row.cell) for row in record.rows), grid.rows, strict=True))
     assert named["mpi ×8"][0].startswith("mpi ×8 ✗")
-    measured = [i for i, column in enumerate(c for c in EVERYTHING if c.shown(record.rows)) if column.measured]
+    asked = {"run", "workers", "batch", "image", "data", "repeats"}
+    measured = [i for i, heading in enumerate(grid.headings) if heading not in asked]
+    assert len(measured) == len(grid.headings) - 3, "the cells differ in their workers alone"
     assert {named["mpi ×8"][i] for i in measured} == {"–"}, "a failed run's figures mean nothing"
     assert named["threads ×2"][0] == "threads ×2 ‡"
     assert named["threads ×2"][measured[1]] != "–", "the runs that went well count"
@@ -209,7 +206,8 @@ def _equals_exactly(line: dict[str, str], row: Row) -> None:
 
 
 def test_markdown_keeps_its_cells_whatever_they_hold() -> None:
-    grid = Grid(["run", "number", "reason"], [["a|b", "1.5 ms (1.4–1.6)", "*bold*\n<b>"], ["c", "–", "`x` \\ [y]"]])
+    columns: list[Column[object]] = [Column("run", left=True), Column("number"), Column("reason", left=True)]
+    grid = Table(columns, [["a|b", "1.5 ms (1.4–1.6)", "*bold*\n<b>"], ["c", "–", "`x` \\ [y]"]])
     head, rule, *lines = as_markdown(grid).splitlines()
     assert head == "| run | number | reason |"
     assert rule == "| --- | ---: | --- |", "numbers are set to the right"
@@ -279,7 +277,9 @@ def test_karp_flatt_of_an_earlier_version_is_shown_where_it_is_a_share() -> None
 
 @pytest.mark.parametrize("text", ["=1+1", "+cmd", "-x", "@SUM(A1)", "-1 of 2 failed"])
 def test_a_spreadsheet_takes_no_text_for_a_formula(text: str) -> None:
-    (line,) = csv.reader(io.StringIO(as_csv(Grid(["text", "number"], [[text, "-1.5e-3"]])).partition("\n")[2]))
+    (line,) = csv.reader(
+        io.StringIO(as_csv(Table([Column("text"), Column("number")], [[text, "-1.5e-3"]])).partition("\n")[2])
+    )
     assert line == [f"'{text}", "-1.5e-3"]
 
 
@@ -293,3 +293,40 @@ def test_names_tell_cells_apart() -> None:
     ]
     names = [cell_name(cell) for cell in cells]
     assert names == ["serial", "mpi ×1", "mpi ×2", "mpi ×2 local-sgd:period=8", "hybrid 2×2"]
+
+
+@dataclass
+class _Point:
+    workers: int
+    step_ms: Estimate | None
+    failed: bool = False
+
+
+def test_one_column_is_all_that_terminal_page_markdown_and_csv_need() -> None:
+    columns: list[Column[_Point]] = [
+        Column("workers", lambda point: f"×{point.workers}", "How many.", left=True, csv="workers"),
+        estimated("step_ms", "step", milliseconds, "Time of one step.", drop=1),
+        Column(csv="failed"),
+        Column("never", lambda point: "?", shown=lambda points: any(point.failed for point in points)),
+    ]
+    points = [_Point(1, Estimate(2.0, 1.5, 2.5)), _Point(2, None)]
+    table = tabulate(columns, points, "Steps", lambda point: "shared" if point.workers > 1 else "")
+    assert table.headings == ["workers", "step"]
+    screen = io.StringIO()
+    print_table(Console(file=screen), table)
+    assert screen.getvalue().splitlines() == [
+        "Steps",
+        "workers                step",
+        "×1      2.00 ms (1.50–2.50)",
+        "×2                        –",
+    ]
+    assert as_markdown(table).splitlines()[1:] == ["| --- | ---: |", "| ×1 | 2.00 ms (1.50–2.50) |", "| ×2 | – |"]
+    assert as_csv(numbers(columns, points)).splitlines() == [
+        "workers,step_ms,step_ms_low,step_ms_high,failed",
+        "1,2.0,1.5,2.5,no",
+        "2,,,,no",
+    ]
+    page = render(Page("", "", "", "", [], [Section("a", "A", tables=[table])], "", "", "", ""))
+    assert '<abbr title="Time of one step.">step</abbr>' in page
+    assert '<td><span class="figure">2.00 ms</span> <span class="interval">(1.50–2.50)</span></td>' in page
+    assert '<tr class="shared"><th scope="row">×2</th><td>–</td></tr>' in page

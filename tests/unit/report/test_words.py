@@ -160,6 +160,15 @@ def test_the_headline_claims_no_more_than_was_measured() -> None:
     assert headline(made_up_sweep(failing={"": "killed"})) == "No run of mlp went well."
 
 
+def test_the_headline_does_not_deny_a_faster_run_whose_ranks_shared_cores() -> None:
+    record = made_up_sweep(engines=("mpi",), workers=(1, 2, 4), cores=2)
+    slow, fast = ({"speed_up": _interval(value, value, value)} for value in (0.8, 1.5))
+    rows = [record.rows[0]]
+    rows += [row.model_copy(update=fast if row.oversubscribed else slow) for row in record.rows[1:]]
+    said = headline(record.model_copy(update={"rows": rows}))
+    assert said.startswith("No run of mlp with a core for each rank was faster than one worker; the nearest, mpi ×2,")
+
+
 def test_a_task_is_named_without_its_folders() -> None:
     record = made_up_sweep().model_copy(update={"task": "/home/me/deep/net.py:task"})
     assert headline(record).startswith("net.py:task with")

@@ -14,7 +14,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from manyhands import registry, sync
 from manyhands.comm import Comm
 from manyhands.comm.traced import TracedComm
-from manyhands.record import RunRecord, find_run
+from manyhands.record import RunDir, RunRecord
 from manyhands.replica import Replica, build
 from manyhands.sync import Sync
 
@@ -127,7 +127,7 @@ def state_elements(replica: Replica) -> int:
 
 def weights_of(out: Path, record: RunRecord) -> Tensor:
     """Return the trained weights and statistics of a run, one after the other."""
-    stored = load_file(find_run(out, record.id).model)
+    stored = load_file(RunDir.find(out, record.id).model)
     return torch.cat([stored[name].flatten().double() for name in sorted(stored)])
 
 

@@ -15,16 +15,16 @@ import torch
 from driving import drive, make_replica, pulling, weights_of
 from safetensors.torch import load_file
 
-from manyhands.checkpoint import checkpoints
 from manyhands.cli.main import main
 from manyhands.comm import Comm
 from manyhands.comm.threads import ThreadComm, ThreadGroup
 from manyhands.errors import UserError
-from manyhands.record import RunDir, RunRecord, find_run
+from manyhands.record import RunDir, RunRecord
 from manyhands.replica import Replica
 from manyhands.request import resolve
 from manyhands.run import preflight
 from manyhands.sync.async_server import AsyncServer
+from manyhands.training.checkpoint import checkpoints
 
 Orders = dict[str, list[int]]
 ORDERS: Orders = {
@@ -37,7 +37,7 @@ ORDERS: Orders = {
 
 
 def _events(out: Path, record: RunRecord, server: int) -> list[dict[str, int]]:
-    lines = find_run(out, record.id).events(server).read_text().splitlines()
+    lines = RunDir.find(out, record.id).events(server).read_text().splitlines()
     return [json.loads(line) for line in lines]
 
 
@@ -107,7 +107,7 @@ def test_a_replay_may_look_at_the_weights_at_other_times(train, tiny, tmp_path: 
     """The first run evaluated and kept checkpoints in between, the replays do not: looking changes nothing."""
     settings = {"engine": "threads", "workers": 3, "epochs": 3}
     first = train(tiny("adam"), **settings, sync="async-server:servers=2", checkpoint_every=4)
-    replay = f"async-server:servers=2,replay={find_run(tmp_path, first.id).path}"
+    replay = f"async-server:servers=2,replay={RunDir.find(tmp_path, first.id).path}"
     assert train(tiny("adam"), **settings, sync=replay).weights_sha256 == first.weights_sha256
     assert train(tiny("adam"), **settings, sync=replay, eval_every=9).weights_sha256 == first.weights_sha256
 
@@ -123,7 +123,7 @@ def test_a_checkpoint_is_of_one_moment(train, tiny, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(AsyncServer, "settle", late)
     settings = {"engine": "threads", "workers": 3, "steps": 8, "checkpoint_every": 4, "sync": "async-server:servers=2"}
     record = train(tiny("adam"), **settings)
-    kept = checkpoints(find_run(tmp_path, record.id).checkpoints)
+    kept = checkpoints(RunDir.find(tmp_path, record.id).checkpoints)
     assert [load_file(path)["scalars"].tolist() for path in kept] == [[3 * 4], [3 * 8]]
 
 
@@ -149,7 +149,7 @@ def test_every_push_is_written_down_with_its_staleness(train, tmp_path: Path, wo
         assert notes["updates"] == len(events)
         assert notes["staleness_max"] == max(stale)
         assert notes["staleness_mean"] == pytest.approx(sum(stale) / len(stale))
-    assert not find_run(tmp_path, record.id).events(servers).exists()
+    assert not RunDir.find(tmp_path, record.id).events(servers).exists()
     assert [rank.role for rank in record.ranks] == ["worker"] * workers + ["server"] * servers
 
 
@@ -176,13 +176,13 @@ def test_a_replay_gives_the_same_weights(train, tiny, tmp_path: Path) -> None:  
     """Two epochs, with an evaluation between them; also a replay of a replay."""
     settings = {"engine": "threads", "workers": 3, "epochs": 2}
     first = train(tiny("adam"), **settings, sync="async-server:servers=2")
-    folder = find_run(tmp_path, first.id).path
+    folder = RunDir.find(tmp_path, first.id).path
     for _ in range(3):
         again = train(tiny("adam"), **settings, sync=f"async-server:servers=2,replay={folder}")
         assert again.weights_sha256 == first.weights_sha256
         assert again.test_loss == first.test_loss
         assert [_events(tmp_path, again, s) for s in (0, 1)] == [_events(tmp_path, first, s) for s in (0, 1)]
-        folder = find_run(tmp_path, again.id).path
+        folder = RunDir.find(tmp_path, again.id).path
 
 
 def test_a_replay_of_another_order_gives_other_weights(train, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -200,7 +200,7 @@ def test_a_run_over_mpi_is_replayed_by_threads(train, tmp_path: Path) -> None:  
     """What the servers do depends on the order alone, whoever carries the messages."""
     settings = {"workers": 3, "steps": 12, "blas_threads": 1}
     first = train(**settings, engine="mpi", sync="async-server:servers=2")
-    folder = find_run(tmp_path, first.id).path
+    folder = RunDir.find(tmp_path, first.id).path
     again = train(**settings, engine="threads", sync=f"async-server:servers=2,replay={folder}")
     assert again.weights_sha256 == first.weights_sha256
 

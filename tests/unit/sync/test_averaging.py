@@ -12,10 +12,10 @@ from torch import Tensor
 from manyhands import sync, tasks
 from manyhands.comm import Comm
 from manyhands.config import make_config
-from manyhands.plan import Plan
 from manyhands.replica.base import sum_of_lanes
 from manyhands.tasks.setup import load_data
 from manyhands.tasks.setup import make_replica as replica_of
+from manyhands.training.plan import Plan
 
 UNEVEN = {
     "a last batch of seven": {"batch_size": 10, "steps": 12},

@@ -16,7 +16,8 @@ from manyhands.errors import UserError
 from manyhands.record import RunDir, open_run
 from manyhands.run import ignore
 from manyhands.sync.base import check_features
-from manyhands.training import Job, train_rank
+from manyhands.training.job import Job
+from manyhands.training.loop import train_rank
 
 FEATURES = {"p2p", "any-source", "split", "servers"}
 VARIANTS = (

@@ -66,6 +66,22 @@ def cross_entropy(out: Tensor, y: Tensor) -> Tensor:
     return nn.functional.cross_entropy(out, y)
 
 
+class OfMatrices(torch.optim.SGD):
+    """Takes matrices alone, as Muon does."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if any(p.dim() != 2 for p in param_group["params"]):
+            raise ValueError("only matrices")
+        super().add_param_group(param_group)
+
+
+def scheduled(params: list[Tensor], lr: float) -> torch.optim.Optimizer:
+    optimizer = torch.optim.SGD(params, lr=lr)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    optimizer.register_step_post_hook(lambda *_: scheduler.step())
+    return optimizer
+
+
 def fail(*_: object) -> Any:
     raise RuntimeError("I will not")
 
@@ -97,6 +113,32 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"optimizer": lambda params, lr: torch.optim.SGD([{"params": params}, {"params": [torch.zeros(2)]}], lr=lr)},
         "has 2 parameter groups",
     ),
+    "model takes no data": (
+        {"model": lambda: nn.Linear(5, 3)},
+        r"the model function of '.*' takes \(\), but it is called with \(data\)",
+    ),
+    "optimiser takes no rate": (
+        {"optimizer": lambda params: torch.optim.SGD(params, lr=0.1)},
+        r"the optimiser function of '.*' takes \(params\), but it is called with \(params, lr\)",
+    ),
+    "optimiser ignores the rate": (
+        {"optimizer": lambda params, lr: torch.optim.SGD(params, lr=0.5)},
+        r"SGD of '.*' has the learning rate 0.5 whichever .* say Task\(lr=0.5\)",
+    ),
+    "optimiser of matrices alone": (
+        {"optimizer": lambda params, lr: OfMatrices(params, lr=lr)},
+        "cannot be made for one flat vector: only matrices; use one that treats every weight alike",
+    ),
+    "scheduler": ({"optimizer": scheduled}, "changes its learning rate by itself or by a scheduler"),
+    "loss of one argument": (
+        {"loss": lambda out: out.mean()},
+        r"the loss function of '.*' takes \(out\), but it is called with \(output, target\)",
+    ),
+    "loss is a class, not an instance": ({"loss": nn.MSELoss}, r"give an instance, loss=MSELoss\(\)"),
+    "every output with every label": (
+        {"model": nn.Linear(5, 1), "loss": nn.MSELoss()},
+        r"the loss of outputs of shape \(2, 1\) and labels of shape \(2,\) failed: Using a target size",
+    ),
     "data is a loader": (
         {"data": lambda: torch.utils.data.DataLoader([1])},
         r"returned a DataLoader, not a manyhands.Dataset; return manyhands.Dataset\(",
@@ -112,6 +154,17 @@ def test_what_failed_is_said(case: str) -> None:
         manyhands.train(task)
     assert "\n" not in str(failed.value)
     assert case == "forward" or "does not take samples" not in str(failed.value)
+
+
+def test_labels_that_are_spread_over_two_outputs_do_not_pass_for_two_rows() -> None:
+    task = Task(
+        model=nn.Linear(5, 2),
+        data=SPEC.replace(f"classes={CLASSES}", "classes=2"),
+        loss=lambda out, y: ((out - y) ** 2).mean(),
+        name="mine",
+    )
+    with pytest.raises(UserError, match=r"the loss of outputs of shape \(3, 2\) and labels of shape \(3,\) failed"):
+        manyhands.train(task)
 
 
 @pytest.mark.parametrize("given", [lambda data: linear(data), linear, nn.Linear(5, 3), 3, None])

@@ -1,0 +1,74 @@
+"""What every rank does for a calibration: time the calls between the ranks, then the task's steps."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from manyhands.calibration.calls import SIZES, GoOn, time_calls
+from manyhands.calibration.hosts import clock_lead_s, host_names, shifted
+from manyhands.calibration.steps import time_steps
+from manyhands.comm import Comm
+from manyhands.machine.load import CoreMeter
+from manyhands.record import Pulse
+from manyhands.training.job import Job
+from manyhands.training.watch import Watch
+
+FINE = 1000
+"""Parts of the whole that progress is told in."""
+
+
+class CalibrationAsk(NamedTuple):
+    """How long to do what."""
+
+    rows: list[int]
+    """Of each rank."""
+    steps_s: float
+    calls_s: float = 0.0
+    """Nothing where the calls were timed already."""
+    sizes: Sequence[int] = SIZES
+    """Bytes of the calls."""
+    blocks: Sequence[int] = ()
+    """Steps of a block with each number of rows, as in an earlier visit."""
+
+
+def calibrate_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
+    """Time calls and steps as one rank of `comm`; return what this rank saw."""
+    ask, meter = CalibrationAsk(**job.extra), CoreMeter()
+    total_s = ask.calls_s + ask.steps_s
+    stopped = False
+
+    def follow(before_s: float, seconds: float) -> GoOn:
+        def go_on(done: float) -> bool:
+            nonlocal stopped
+            word = torch.tensor([0 if watch.stop_asked() else 1 if done < 1 else 2])
+            comm.broadcast_(word)
+            stopped = stopped or int(word) == 0
+            if comm.rank == 0:
+                watch.pulse(_pulse((before_s + done * seconds) / total_s))
+            return int(word) == 1
+
+        return go_on
+
+    hosts = host_names(comm)
+    apart = len(set(hosts)) > 1
+    calls, steps = [], []
+    if ask.calls_s:
+        lead_s = clock_lead_s(comm) if apart else 0.0
+        calls = shifted(time_calls(comm, ask.calls_s, follow(0.0, ask.calls_s), ask.sizes), lead_s)
+    if not stopped:
+        lead_s = clock_lead_s(comm) if apart else 0.0
+        steps = time_steps(comm, job, watch, ask.rows, ask.blocks, ask.steps_s, follow(ask.calls_s, ask.steps_s))
+        steps = [{**point, "exchanges": shifted(point["exchanges"], lead_s)} for point in steps]
+    return {
+        "status": "interrupted" if stopped else "complete",
+        "host": hosts[comm.rank],
+        "use": meter.read(torch.get_num_threads()).to_json(),
+        "calls": calls,
+        "steps": steps,
+    }
+
+
+def _pulse(done: float) -> Pulse:
+    nothing = dict.fromkeys(("loss", "samples_per_s", "eta_s", "compute_s", "comm_s", "wait_s"), 0.0)
+    return Pulse(step=round(FINE * done), steps=FINE, epoch=0, epochs=0, accuracy=None, **nothing)

@@ -1,0 +1,1 @@
+"""This host: its cores and memory, what other programs use of them, and the energy it draws."""

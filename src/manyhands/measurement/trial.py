@@ -1,0 +1,64 @@
+"""Try some steps of one worker in this process, to see how long one takes and how much there is to note of it."""
+
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from manyhands.config import RunConfig
+from manyhands.launch.blas_threads.count import process_settings
+from manyhands.machine import facts
+from manyhands.measurement.calls import CallLog
+from manyhands.run import Ready
+from manyhands.training.plan import Plan
+from manyhands.training.step import compute_gradients
+
+ENOUGH_S = 0.4
+"""Time to spend on these steps, within reason."""
+FEWEST, MOST = 3, 200
+"""Steps that count, unless told otherwise."""
+SLOW_S = 0.1
+"""What a step takes of which nothing is known."""
+
+
+class Trial(NamedTuple):
+    """What the steps were like."""
+
+    step_s: float
+    """The mean."""
+    least_s: float
+    """The shortest, which others that use the machine have disturbed the least."""
+    notes: int
+    """What a log of all calls would hold of one."""
+
+
+def try_steps(config: RunConfig, ready: Ready, fewest: int = FEWEST) -> Trial:
+    """Make steps of the first worker's share of a batch, alone, with nothing exchanged; `fewest` of long ones."""
+    replica = ready.replica
+    plan = Plan(config, ready.data.to(replica.params.device).train, 0, config.size)
+    batches = plan.batches(0)
+
+    def step(i: int) -> None:
+        loss = compute_gradients(replica, plan, batches[i % len(batches)], i)
+        replica.apply()
+        float(loss)  # waits for a GPU
+
+    took, log = [SLOW_S], CallLog()
+    # A model that fails will do so on a rank as well, which is then named.
+    with process_settings(config, config.size, facts.cores()), suppress(Exception):
+        log.open()
+        try:
+            step(0)  # makes its buffers, which takes the longest
+        finally:
+            notes = log.close()
+        took = [_seconds(step, 1)]
+        while len(took) < fewest or (len(took) < MOST and sum(took) < ENOUGH_S):
+            took.append(_seconds(step, 1 + len(took)))
+    return Trial(statistics.mean(took), min(took), len(notes))
+
+
+def _seconds(step: Callable[[int], None], i: int) -> float:
+    begun_s = time.perf_counter()
+    step(i)
+    return time.perf_counter() - begun_s

@@ -1,0 +1,9 @@
+"""`manyhands profile`: functions by their share of the time, on every rank.
+
+| file | does |
+| --- | --- |
+| `profile` | from the request to the record |
+| `lens` | times some steps of a rank call by call |
+| `functions` | names of functions, as people know them |
+| `defaults` | what the command line must know before torch is imported |
+"""

@@ -1,0 +1,189 @@
+"""Figures as plotly reads them, for a page, whose script puts in the colours that are named `@mpi` or `@comm`."""
+
+import html
+import math
+from typing import Any
+
+from manyhands.report.drawing import Axis, Band, Bars, Figure, Mark, Series, Shade, View
+
+Json = dict[str, Any]
+
+
+def as_plotly(figure: Figure) -> Json:
+    """Return a figure as the page's script reads it: data and layout of each of its views."""
+    return {"id": figure.id, "views": [as_plot(view) for view in figure.views]}
+
+
+def as_plot(view: View) -> Json:
+    """Return plotly's data and layout of one view."""
+    data, shapes, notes = [], [], []
+    for item in view.items:
+        match item:
+            case Series():
+                data.append(_series(item))
+            case Band():
+                data.append(_band(item))
+            case Bars():
+                data.append(_bars(item, view))
+            case Shade():
+                shapes.append(_shade(item))
+            case Mark():
+                shapes.append(_line(item))
+                notes.append(_note(item))
+    return {"data": data, "layout": {**_layout(view), "shapes": shapes, "annotations": notes}}
+
+
+def safe(text: str) -> str:
+    """Escape what plotly would take for a tag; a line break becomes one."""
+    return html.escape(text, quote=False).replace("\n", "<br>")
+
+
+def _series(item: Series) -> Json:
+    colour, parts = f"@{item.colour}", {"lines": item.width, "markers": item.shape, "text": item.labels}
+    trace: Json = {
+        "type": "scatter",
+        "mode": "+".join(part for part, is_drawn in parts.items() if is_drawn),
+        "name": safe(item.name),
+        "x": list(item.x),
+        "y": list(item.y),
+        "showlegend": item.in_legend,
+        **_told(item),
+    }
+    if item.opacity < 1:
+        trace["opacity"] = item.opacity
+    if item.groups:
+        trace["meta"] = {"groups": [safe(group) for group in item.groups]}
+    if item.width:
+        trace["line"] = {"color": colour, "width": item.width, "dash": item.dash}
+    if item.shape:
+        ring, hollow = item.shape == "ring", item.hollow
+        fills = [colour, "@panel"]
+        trace["marker"] = {
+            "color": fills[hollow] if isinstance(hollow, bool) else [fills[each] for each in hollow],
+            "symbol": "circle-open" if ring else item.shape,
+            "size": item.size,
+            "line": {"color": colour, "width": 1.6},
+        }
+    if item.reach:
+        below, above = item.reach
+        bars = {"type": "data", "symmetric": False, "array": list(above), "arrayminus": list(below)}
+        trace["error_y"] = {**bars, "color": colour, "thickness": 1.4, "width": 5 if item.capped else 0}
+    if item.labels:
+        trace |= {"text": [safe(label) for label in item.labels], "textfont": {"color": colour, "size": 14}}
+        trace |= {"textposition": "middle left", "cliponaxis": False}
+    return trace
+
+
+def _told(item: Series | Bars) -> Json:
+    if not item.told:
+        return {"hoverinfo": "skip"}
+    if isinstance(item.told, str):
+        text = safe(item.told).replace("{x}", "%{x:.5~g}").replace("{y}", "%{y:.5~g}")
+        return {"hovertemplate": f"{text}<extra></extra>"}
+    return {"customdata": [safe(text) for text in item.told], "hovertemplate": "%{customdata}<extra></extra>"}
+
+
+def _band(item: Band) -> Json:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": safe(item.name),
+        "showlegend": item.in_legend,
+        "x": [*item.x, *reversed(item.x)],
+        "y": [*item.high, *reversed(item.low)],
+        "fill": "toself",
+        "fillcolor": f"@{item.colour}",
+        "opacity": item.opacity,
+        "line": {"width": 0, "color": f"@{item.colour}"},
+        "hoverinfo": "skip",
+    }
+
+
+def _bars(item: Bars, view: View) -> Json:
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "name": safe(item.name),
+        "showlegend": item.in_legend,
+        "y": [safe(view.rows[row]) for row in item.rows],
+        "x": list(item.lengths),
+        "marker": {"color": f"@{item.colour}"},
+        **_told(item),
+    }
+    if item.starts:
+        trace["base"] = list(item.starts)
+    if item.texts:
+        font = {"color": f"@on-{item.colour}"}
+        trace |= {"text": [safe(text) for text in item.texts], "textposition": "inside", "insidetextanchor": "middle"}
+        trace |= {"textangle": 0, "insidetextfont": font}
+    return trace
+
+
+def _shade(item: Shade) -> Json:
+    place = {"xref": "paper", "x0": 0, "x1": 1, "y0": item.low, "y1": item.high, "layer": "below"}
+    return {"type": "rect", **place, "fillcolor": "@grid", "opacity": 0.55, "line": {"width": 0}}
+
+
+def _line(item: Mark) -> Json:
+    line = {"color": "@muted", "width": 1, "dash": "dot"}
+    return {"type": "line", "x0": item.x, "x1": item.x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
+
+
+def _note(item: Mark) -> Json:
+    place = {"x": item.x, "y": 1, "yref": "paper", "yanchor": "bottom", "xanchor": "left", "showarrow": False}
+    return {**place, "text": safe(item.text), "font": {"size": 11, "color": "@muted"}}
+
+
+def _layout(view: View) -> Json:
+    marked = any(isinstance(item, Mark) for item in view.items)
+    overlaid = any(isinstance(item, Bars) and item.starts for item in view.items)
+    longest = max((len(line) for row in view.rows for line in row.split("\n")), default=0)
+    return {
+        "height": view.height,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": "@text", "size": 13},
+        "margin": {
+            "l": 16 + 7 * longest if view.rows else 56,
+            "r": 16,
+            "t": 24 if marked else 12,
+            "b": 48 if view.x.title else 28,
+        },
+        "showlegend": False,  # the page makes its own, which wraps on a phone and can be reached by keyboard
+        "hoverlabel": {"bgcolor": "@panel", "bordercolor": "@grid", "font": {"color": "@text"}, "align": "left"},
+        "xaxis": _axis(view.x),
+        "yaxis": _rows(view) if view.rows else _axis(view.y),
+        "barmode": "overlay" if overlaid else "relative",
+        "bargap": 0.28,
+        "uniformtext": {"minsize": 10, "mode": "hide"},
+    }
+
+
+def _axis(axis: Axis) -> Json:
+    drawn: Json = {
+        "type": "log" if axis.log else "linear",
+        "gridcolor": "@grid",
+        "linecolor": "@grid",
+        "zerolinecolor": "@muted" if axis.zero_line else "@grid",
+        "zerolinewidth": 1.5 if axis.zero_line else 1,
+        "automargin": True,
+        "tickfont": {"size": 12},
+    }
+    if axis.title:
+        drawn["title"] = {"text": safe(axis.title), "standoff": 8, "font": {"size": 12, "color": "@muted"}}
+    if axis.ticks:
+        drawn |= {"tickvals": list(axis.ticks), "ticktext": [safe(text) for text in axis.tick_texts]}
+    elif axis.unit:
+        drawn["ticksuffix"] = safe(axis.unit)
+    if axis.span:
+        drawn["range"] = [math.log10(end) for end in axis.span] if axis.log else list(axis.span)
+    elif axis.from_zero:
+        drawn["rangemode"] = "tozero"
+    return drawn
+
+
+def _rows(view: View) -> Json:
+    """Return the axis of rows; all are named, so that one with nothing to show still has its line."""
+    names, count = [safe(row) for row in view.rows], len(view.rows)
+    order = {"categoryorder": "array", "categoryarray": names, "range": [count - 0.5, -0.5]}
+    return {**_axis(Axis(unit=" ")), **order, "type": "category", "automargin": False}

@@ -1,0 +1,157 @@
+"""The tables of validations: every prediction against its runs, and how good predictions are on the whole."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from manyhands.record.simulation import Validation
+from manyhands.record.texts import NOTHING, count, fixed, milliseconds, percent, plus_minus, signed_percent
+from manyhands.report.scores import ERROR_PCT, FEWEST, HELD_PCT, NOISES, Holding, Name, PredictionScore, grouped, score
+from manyhands.report.tables.table import Column, Table, estimated, fields, numbers, tabulate
+from manyhands.report.words import task_name
+
+ROWS: tuple[Column[Validation], ...] = (
+    Column("workers", lambda row: f"{row.workers}{'†' if row.oversubscribed else ''}"),
+    Column("batch", lambda row: f"{row.batch_size:,}", drop=5),
+    estimated("predicted_ms", "predicted", milliseconds),
+    Column("measured", lambda row: milliseconds(row.median_ms)),
+    Column("error", lambda row: signed_percent(row.error_pct), drop=1),
+    Column("noise", lambda row: plus_minus(row.noise_pct), drop=3),
+    Column("interval", lambda row: "held" if row.held else "missed", drop=2, left=True),
+    Column("runs", lambda row: str(len(row.measured_ms)), drop=4),
+)
+"""What there is to say of a prediction; before these stand the names of `parts_of`."""
+NUMBERS: tuple[Column[Validation], ...] = (
+    *fields("id", "task", "engine", "hosts", "workers", "servers", "sync", "batch_size"),
+    *fields("predicted", "measured", "method"),
+    Column(csv="predicted_ms", bounds=True),
+    *fields("median_ms", "error_pct", "noise_pct", "held", "oversubscribed", "steps"),
+    Column(csv="runs", number=lambda row: len(row.measured_ms)),
+    Column(csv="failed", number=lambda row: len(row.failed)),
+    Column(csv="measured_ms", number=lambda row: " ".join(map(repr, row.measured_ms))),
+    *fields("machine", "calibrated"),
+)
+"""Columns of a spreadsheet, which has more of them than people look at."""
+
+
+def parts_of(rows: Sequence[Validation]) -> dict[str, Name]:
+    """Return what a combination is made of: the number of hosts too, where some runs had several."""
+    several = any(row.hosts > 1 for row in rows)
+    return {
+        "task": lambda row: task_name(row.task),
+        "engine": lambda row: row.engine,
+        **({"hosts": lambda row: count(row.hosts, "host")} if several else {}),
+        "sync": lambda row: row.sync,
+    }
+
+
+def rows_table(rows: Sequence[Validation]) -> Table:
+    """Return the table of all predictions."""
+    parts = [Column(name, text, drop=6 if name == "task" else 0, left=True) for name, text in parts_of(rows).items()]
+    caption = "Step times, predicted (90 % interval) and measured (median of the runs)"
+    return tabulate([*parts, *ROWS], rows, caption, _row_mark)
+
+
+def _row_mark(row: Validation) -> str:
+    return "shared" if row.oversubscribed else "" if row.held else "failed"
+
+
+def numbers_table(rows: Sequence[Validation]) -> Table:
+    """Return the table of all predictions as plain numbers in full precision, with the units in the headings."""
+    return numbers(NUMBERS, rows)
+
+
+class ScoredGroup(NamedTuple):
+    """Predictions that have their names in common, and how good they are; None where none of them counts."""
+
+    names: tuple[str, ...]
+    score: PredictionScore | None
+
+
+HOLDING: dict[Holding, str] = {"right": "yes", "too few": "below", "too many": "above", "too few cases": NOTHING}
+
+
+def _judged(
+    heading: str, text: Callable[[PredictionScore], str], about: str, *, left: bool = False
+) -> Column[ScoredGroup]:
+    return Column(heading, lambda group: text(group.score) if group.score else NOTHING, about, left=left)
+
+
+JUDGED: tuple[Column[ScoredGroup], ...] = (
+    Column(
+        "cases",
+        lambda group: str(group.score.cases if group.score else 0),
+        "Configurations that were predicted and run; those with more ranks than cores are not counted",
+    ),
+    _judged(
+        "median error",
+        lambda score: percent(score.error_pct),
+        "Of the predicted step time against the median of the runs; half of the cases are nearer",
+    ),
+    _judged(
+        "noise",
+        lambda score: plus_minus(score.noise_pct),
+        "Standard deviation of a case's runs, over their mean; the median of the cases",
+    ),
+    _judged(
+        "aim",
+        lambda score: f"≤ {fixed(score.aim_pct, 1)} %",
+        f"{ERROR_PCT:g} %, or {NOISES:g} times the noise where that is more",
+    ),
+    _judged(
+        "error in aim",
+        lambda score: "yes" if score.is_near else "no",
+        "Whether the median error is within the aim",
+        left=True,
+    ),
+    _judged(
+        "held",
+        lambda score: f"{score.held} of {score.cases}",
+        "How often the measured median lies within the prediction's 90 % interval",
+    ),
+    _judged("share", lambda score: percent(score.held_pct, 0), "The same as a percentage"),
+    _judged(
+        "share in aim",
+        lambda score: HOLDING[score.holding],
+        f"Whether it is {HELD_PCT[0]:g} to {HELD_PCT[1]:g} %; not said of fewer than {FEWEST} cases",
+        left=True,
+    ),
+)
+"""Columns of a score."""
+
+
+def parts_table(rows: Sequence[Validation], parts: Iterable[Name]) -> Table:
+    """Judge all rows, then those of each task, engine and so on."""
+    groups = [ScoredGroup(("all",), score(rows))]
+    for part in parts:
+        named = grouped(rows, part)
+        groups += [ScoredGroup((name,), score(own)) for name, own in named.items() if len(named) > 1]
+    table = tabulate(
+        [*_names(["predictions"]), *JUDGED],
+        groups,
+        "On the whole, and by task, engine, strategy and workers",
+        _group_mark,
+    )
+    table.marks[0] = f"whole {table.marks[0]}".strip()
+    return table
+
+
+def combinations_table(rows: Sequence[Validation], parts: Mapping[str, Name]) -> Table:
+    """Judge each combination of a task, an engine and so on."""
+    named = grouped(rows, lambda row: tuple(name(row) for name in parts.values()))
+    groups = [ScoredGroup(names, score(own)) for names, own in named.items()]
+    is_told = any(group.score and group.score.is_held is not None for group in groups)
+    judged = JUDGED if is_told else JUDGED[:-1]  # mostly there are too few cases
+    return tabulate([*_names(parts), *judged], groups, "Each combination", _group_mark)
+
+
+def _names(headings: Iterable[str]) -> list[Column[ScoredGroup]]:
+    def name(i: int) -> Callable[[ScoredGroup], str]:
+        return lambda group: group.names[i]
+
+    return [Column(heading, name(i), left=True) for i, heading in enumerate(headings)]
+
+
+def _group_mark(group: ScoredGroup) -> str:
+    if group.score is None:
+        return "shared"
+    return "" if group.score.is_near and group.score.holding != "too few" else "failed"

@@ -1,0 +1,23 @@
+"""Papers' tables: published figures, what of ours stands beside them, and how they compare."""
+
+from collections.abc import Callable
+
+from manyhands.errors import unknown
+from manyhands.reproduction.base import HostFacts, Paper
+from manyhands.reproduction.papers import p000, p001, p002, p003, p004
+
+ALL = "all"
+PAPERS: dict[str, Callable[[HostFacts], Paper]] = {
+    "000": p000.paper,
+    "001": p001.paper,
+    "002": p002.paper,
+    "003": p003.paper,
+    "004": p004.paper,
+}
+
+
+def papers_of(name: str, machine: HostFacts) -> list[Paper]:
+    """Return the paper of this number, or all of them."""
+    if name != ALL and name not in PAPERS:
+        unknown("paper", name, (*PAPERS, ALL))
+    return [make(machine) for number, make in PAPERS.items() if name in (ALL, number)]

@@ -1,0 +1,110 @@
+"""Paper 001: "Parallelization of Deep Learning Models", a master's assignment on OpenMP, MPI and both."""
+
+from typing import Any
+
+from manyhands.reproduction.base import (
+    Claim,
+    HostFacts,
+    Paper,
+    PaperColumn,
+    PaperRow,
+    PaperTable,
+    Setting,
+    Values,
+    printed,
+)
+
+EPOCH = 157
+"""Steps of an epoch: 10,000 samples in batches of 64."""
+SAME_LOSS = 1e-4
+SAME_ACCURACY = 1e-3
+PARAMETERS = "235,146"
+EXPECTED = (
+    ("OpenMP", "4 threads", "2.5–3.5", {"engine": "threads", "workers": 4}),
+    ("OpenMP", "8 threads", "3.5–5.0", {"engine": "threads", "workers": 8}),
+    ("MPI", "4 processes", "2.0–3.0", {"engine": "mpi", "workers": 4}),
+    ("MPI", "8 processes", "2.5–4.0", {"engine": "mpi", "workers": 8}),
+    ("Hybrid", "2×2 (4 total)", "2.5–3.5", {"engine": "hybrid", "workers": 2, "threads": 2}),
+    ("Hybrid", "2×4 (8 total)", "3.5–5.5", {"engine": "hybrid", "workers": 2, "threads": 4}),
+)
+"""Table 4 as printed, and what we run for it."""
+OURS_TOO = (
+    ("OpenMP", "2 threads", {"engine": "threads", "workers": 2}),
+    ("MPI", "2 processes", {"engine": "mpi", "workers": 2}),
+)
+
+
+def paper(machine: HostFacts) -> Paper:
+    """Return the paper."""
+    return Paper(
+        number="001",
+        title="Parallelization of Deep Learning Models",
+        about="perceptron 784-256-128-10 on 10,000 samples, batch 64, SGD 0.01; OpenMP, MPI, MPI + OpenMP",
+        rebuilds="expected speed-ups (table 4), parameters (table 1), and that all versions give the same answer",
+        tables=(_table_1(), _table_4()),
+        claims=(
+            Claim(
+                text="all parallel versions give the loss and the accuracy of the serial one (section 5.3)",
+                settings=(_run(), *(_run(**options) for *_, options in EXPECTED)),
+                holds=_same,
+            ),
+        ),
+    )
+
+
+def _run(**options: Any) -> Setting:
+    workers = options.get("workers", 1) * options.get("threads", 1)
+    return Setting(
+        task="mlp",
+        options={"blas_threads": 1, "steps": 4 * EPOCH, **options},
+        work_s=4 * EPOCH * (0.0006 if workers <= 2 else 0.002 * workers),
+        quick={"steps": EPOCH, "work_s": EPOCH * 0.002 * workers},
+    )
+
+
+def _table_1() -> PaperTable:
+    return PaperTable(
+        name="table 1",
+        title="parameters of the network",
+        headings=("layer",),
+        columns=(PaperColumn(name="parameters", kind="count", of="parameters", decimals=0),),
+        rows=(PaperRow(labels=("total",), published={"parameters": printed(PARAMETERS)}, timed=_run()),),
+    )
+
+
+def _table_4() -> PaperTable:
+    serial = _run()
+    rows = [
+        PaperRow(labels=("Serial", "1 core"), published={"speed-up": printed("1.0")}, timed=serial, base=serial),
+        *(PaperRow(labels=(name, many), timed=_run(**options), base=serial) for name, many, options in OURS_TOO),
+        *(
+            PaperRow(labels=(name, many), published={"speed-up": printed(text)}, timed=_run(**options), base=serial)
+            for name, many, text, options in EXPECTED
+        ),
+    ]
+    return PaperTable(
+        name="table 4",
+        title="expected speed-up over the serial program",
+        headings=("implementation", "configuration"),
+        columns=(
+            PaperColumn(name="epoch s", kind="time", of="epoch_s", decimals=3),
+            PaperColumn(name="speed-up", kind="speed-up", of="epoch_s"),
+        ),
+        rows=tuple(rows),
+        notes=(
+            "The paper expects these speed-ups and prints no measured time. The rows of 2 threads and 2 processes are "
+            "ours. Its serial program computes sample after sample; ours multiplies whole batches, so that a step has "
+            "far less left to share out.",
+        ),
+    )
+
+
+def _same(found: list[Values]) -> tuple[bool, str]:
+    serial, *others = found
+    loss = max(abs(v["test_loss"] / serial["test_loss"] - 1) for v in others)
+    accuracy = max(abs(v["test_accuracy"] - serial["test_accuracy"]) for v in others)
+    says = (
+        f"of {len(others)} versions the test loss differs by at most {loss:.1e} of its value, "
+        f"the accuracy by {100 * accuracy:.2f} points"
+    )
+    return loss <= SAME_LOSS and accuracy <= SAME_ACCURACY, says

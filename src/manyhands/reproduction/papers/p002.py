@@ -1,0 +1,99 @@
+"""Paper 002: Liu and Lin, "Parallelizing Neural Network using MPI" (Columbia, APMA4302, 2021)."""
+
+from typing import Any
+
+from manyhands.reproduction.base import HostFacts, Paper, PaperColumn, PaperRow, PaperTable, Setting, derived, printed
+
+ITERATIONS = 10
+STRONG = (
+    (1, "43.67", "1", "3.4581723865541387"),
+    (2, "23.79", "1.84", "3.496332638489219"),
+    (4, "14.81", "2.95", "3.4382602931234088"),
+    (6, "12.17", "3.59", "3.4254379412279445"),
+    (8, "11.01", "3.97", "3.4654451530017747"),
+)
+"""Table 1 as printed: processes, seconds, speed-up; and the cost at iteration 10, from figure 7."""
+WEAK = ((1, "4.3"), (2, "4.97"), (4, "5.65"), (6, "6.51"), (8, "7.68"))
+"""Table 2 as printed: processes, seconds; each process has 5,000 samples."""
+SAMPLES, COPIES = 5_000, 12
+COPY_S = 0.45
+"""About how long ten iterations over 5,000 samples take on one core."""
+
+
+def paper(machine: HostFacts) -> Paper:
+    """Return the paper."""
+    return Paper(
+        number="002",
+        title="Parallelizing Neural Network using MPI",
+        about="one hidden layer, sigmoid outputs, full batch, 5,000 samples replicated; rank 0 gathers and averages",
+        rebuilds="strong scaling on data × 12 (table 1), weak scaling on 5,000 samples a process (table 2)",
+        tables=(_strong(), _weak()),
+    )
+
+
+def _run(processes: int, copies: int) -> Setting:
+    many: dict[str, Any] = {"engine": "mpi", "workers": processes, "sync": "gather-server"} if processes > 1 else {}
+    return Setting(
+        task="mlp-sigmoid",
+        options={"blas_threads": 1, "replicate": copies, "epochs": ITERATIONS, "eval_every": ITERATIONS, **many},
+        work_s=1 + copies * COPY_S / min(2, processes),
+        quick=None if processes == 6 else {},
+    )
+
+
+def _strong() -> PaperTable:
+    one = _run(1, COPIES)
+    return PaperTable(
+        name="table 1",
+        title="strong scaling: 60,000 samples, 10 iterations",
+        headings=("processes",),
+        columns=(
+            PaperColumn(name="time s", kind="time", of="epoch_s", scale=ITERATIONS),
+            PaperColumn(name="speed-up", kind="speed-up", of="epoch_s"),
+            PaperColumn(name="cost at iteration 10", kind="loss", of="train_loss", decimals=3),
+        ),
+        rows=tuple(
+            PaperRow(
+                labels=(f"{n}",),
+                published={
+                    "time s": printed(time_s),
+                    "speed-up": printed(speed_up),
+                    "cost at iteration 10": derived(float(cost), 3),
+                },
+                timed=_run(n, COPIES),
+                base=one,
+            )
+            for n, time_s, speed_up, cost in STRONG
+        ),
+        notes=(
+            "The paper gives neither the hidden width (ours: 256) nor the first weights; its costs come from figure 7 "
+            "and begin elsewhere in every run.",
+        ),
+    )
+
+
+def _weak() -> PaperTable:
+    one = _run(1, 1)
+    first_s = float(WEAK[0][1])
+    return PaperTable(
+        name="table 2",
+        title="weak scaling: 5,000 samples a process, 10 iterations",
+        headings=("processes (samples)",),
+        columns=(
+            PaperColumn(name="time s", kind="time", of="epoch_s", scale=ITERATIONS),
+            PaperColumn(name="efficiency", kind="speed-up", of="epoch_s"),
+        ),
+        rows=tuple(
+            PaperRow(
+                labels=(f"{n} ({n * SAMPLES:,})",),
+                published={"time s": printed(time_s), "efficiency": derived(first_s / float(time_s))},
+                timed=_run(n, n),
+                base=one,
+            )
+            for n, time_s in WEAK
+        ),
+        notes=(
+            "The paper prints times only; efficiency is that of one process over that of n. Its tables do not quite "
+            "agree: one process takes 43.67 s for 60,000 samples, but 4.3 s, not a twelfth, for 5,000.",
+        ),
+    )

@@ -1,0 +1,180 @@
+"""Paper 003: Wang and Yang, "Distributed and Parallel Deep Learning: A case study of image classification on MNIST"."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from manyhands.reproduction.base import (
+    Claim,
+    HostFacts,
+    Paper,
+    PaperColumn,
+    PaperRow,
+    PaperTable,
+    Published,
+    Setting,
+    Values,
+    derived,
+    printed,
+)
+
+BATCH, RATE, EPOCHS = 128, 0.001, 5
+STEP_S = 0.07
+"""About how long a step of one process takes on a core of its own."""
+STEPS, QUICK_STEPS = 25, 12
+PARAMETERS = "690,590"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of table 2 as printed."""
+
+    nodes: int
+    per_node: int
+    read_s: str
+    batch_s: str
+    epoch_s: str
+    loss: str
+    accuracy: str
+    total_s: str
+
+    @property
+    def processes(self) -> int:
+        """Processes on all nodes."""
+        return self.nodes * self.per_node
+
+
+TABLE_2 = (
+    Line(1, 1, "0.53", "0.14", "142.04", "0.0441", "98.80", "595.27"),
+    Line(1, 2, "0.55", "0.15", "82.06", "0.0559", "98.43", "416.88"),
+    Line(1, 4, "0.54", "0.17", "34.40", "0.0659", "98.28", "193.12"),
+    Line(1, 8, "0.55", "0.15", "20.52", "0.0912", "97.20", "103.67"),
+    Line(2, 1, "0.57", "0.15", "81.99", "0.0521", "98.48", "415.21"),
+    Line(2, 2, "0.55", "0.16", "41.03", "0.0664", "98.32", "207.78"),
+    Line(2, 4, "0.53", "0.18", "20.52", "0.1115", "96.75", "97.32"),
+    Line(4, 1, "0.88", "0.13", "41.06", "0.0591", "98.47", "215.06"),
+    Line(4, 2, "0.89", "0.13", "20.53", "0.1942", "94.03", "130.8"),
+)
+PROCESSES = (1, 2, 4, 8)
+
+
+def paper(machine: HostFacts) -> Paper:
+    """Return the paper."""
+    return Paper(
+        number="003",
+        title="Distributed and Parallel Deep Learning",
+        about="CNN of 690,590 parameters on MNIST, Adam, batch 128 × n, rate 0.001 × n; MPI on 1, 2 and 4 nodes",
+        rebuilds="nodes × processes: times, speed-up, loss and accuracy (table 2), parameters (figure 1)",
+        tables=(_figure_1(), _table_2()),
+        claims=(
+            Claim(
+                text="test accuracy falls as the processes, and with them the batch, grow",
+                settings=tuple(_whole(n) for n in PROCESSES),
+                holds=_falls,
+                otherwise="better",
+            ),
+        ),
+    )
+
+
+def _shared(processes: int) -> dict[str, Any]:
+    many = {"engine": "mpi", "workers": processes, "sync": "reduce-broadcast"} if processes > 1 else {}
+    return {"blas_threads": 1, "batch_per_worker": BATCH, **many}
+
+
+def _timed(processes: int) -> Setting:
+    step_s = STEP_S * processes / min(2, processes)
+    return Setting(
+        task="cnn",
+        options={**_shared(processes), "lr": RATE * processes, "data": "mnist:test=1000", "steps": STEPS},
+        work_s=2 + step_s * STEPS,
+        quick={"steps": QUICK_STEPS, "work_s": 2 + step_s * QUICK_STEPS},
+    )
+
+
+def _whole(processes: int) -> Setting:
+    return Setting(
+        task="cnn",
+        options={**_shared(processes), "lr": RATE * processes, "epochs": EPOCHS},
+        work_s=EPOCHS * 469 * STEP_S / min(2, processes) + 10,
+        once=True,
+        quick=None,
+    )
+
+
+def _eased(processes: int) -> Setting:
+    return Setting(
+        task="cnn",
+        options={**_shared(processes), "lr_scaling": "linear", "epochs": EPOCHS},
+        work_s=EPOCHS * 469 * STEP_S / 2 + 10,
+        once=True,
+        quick=None,
+    )
+
+
+def _figure_1() -> PaperTable:
+    return PaperTable(
+        name="figure 1",
+        title="parameters of the network",
+        headings=("layer",),
+        columns=(PaperColumn(name="parameters", kind="count", of="parameters", decimals=0),),
+        rows=(PaperRow(labels=("total",), published={"parameters": printed(PARAMETERS)}, timed=_timed(1)),),
+    )
+
+
+def _table_2() -> PaperTable:
+    one_s = float(TABLE_2[0].epoch_s)
+    rows = [
+        PaperRow(
+            labels=(f"{line.nodes} × {line.per_node}",),
+            published={
+                "read s": printed(line.read_s),
+                "batch s": printed(line.batch_s),
+                "epoch s": printed(line.epoch_s),
+                "total s": printed(line.total_s),
+                "speed-up": derived(one_s / float(line.epoch_s)),
+                "test loss": _spread(line, "loss"),
+                "accuracy %": _spread(line, "accuracy"),
+            },
+            timed=_timed(line.processes),
+            base=_timed(1),
+            whole=_whole(line.processes),
+        )
+        for line in TABLE_2
+    ]
+    rows.append(PaperRow(labels=("1 × 8, eased",), whole=_eased(8)))
+    return PaperTable(
+        name="table 2",
+        title="nodes × processes per node",
+        headings=("nodes × processes",),
+        columns=(
+            PaperColumn(name="read s", kind="time", of="read_s"),
+            PaperColumn(name="batch s", kind="time", of="step_s", decimals=3),
+            PaperColumn(name="epoch s", kind="time", of="epoch_s"),
+            PaperColumn(name="total s", kind="time", of="total_s", whole=True, decimals=1),
+            PaperColumn(name="speed-up", kind="speed-up", of="epoch_s"),
+            PaperColumn(name="test loss", kind="loss", of="test_loss", whole=True, decimals=4),
+            PaperColumn(name="accuracy %", kind="accuracy", of="test_accuracy", whole=True, scale=100),
+        ),
+        rows=tuple(rows),
+        notes=(
+            "Here all processes are on one machine, so that rows of as many processes are one measurement. Speed-up "
+            "is by the time of an epoch; the paper prints none.",
+            "Nodes do not change what is learned: loss and accuracy are held against the spread of all rows with as "
+            "many processes, which the paper trained two or three times (94.03 to 97.20 % with 8).",
+            "The paper's times do not quite agree: five epochs of 142.04 s are more than the whole 595.27 s, 469 "
+            "batches of 0.14 s less than half an epoch, and 4 processes are 4.1 times as fast as one.",
+            "The row 'eased' is ours: --lr-scaling linear, which warms the rate up and lets it fall.",
+        ),
+    )
+
+
+def _spread(line: Line, name: str) -> Published:
+    """Return a figure as printed, with the spread of all rows of as many processes, which train the same."""
+    alike = [printed(getattr(other, name)).low for other in TABLE_2 if other.processes == line.processes]
+    return Published(getattr(line, name), min(alike), max(alike))
+
+
+def _falls(found: list[Values]) -> tuple[bool, str]:
+    accuracies = [100 * values["test_accuracy"] for values in found]
+    listed = ", ".join(f"{a:.2f} % with {n}" for n, a in zip(PROCESSES, accuracies, strict=True))
+    return accuracies[-1] < accuracies[0] and accuracies[-1] == min(accuracies), listed

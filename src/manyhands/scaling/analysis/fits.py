@@ -1,0 +1,224 @@
+"""Laws of scaling, fitted to the runs of a series over the number of workers.
+
+Amdahl 1967, for a problem that stays the same, of which the share s is serial: S(n) = 1 / (s + (1 − s) / n).
+Gustafson 1988, for a problem that grows with the workers: S(n) = n − s (n − 1).
+The Universal Scalability Law of Gunther (1993, 2007): X(n) = λ n / (1 + σ (n − 1) + κ n (n − 1)), with contention σ for
+what is done one after the other, and coherency κ for what each worker settles with each; it has a peak.
+
+A fit is least squares of the logarithms of samples per second, so that a percent counts the same everywhere, with a
+speed of its own for each repeat, so that a slow spell of the machine, which all cells of a repeat share, cancels.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares
+from scipy.stats import t as student
+
+from manyhands.measurement.stats import LEVELS
+from manyhands.record.sweep import MOST_WORKERS, Cell, Fit, Interval, Kind, Measure
+from manyhands.scaling.analysis.measured import Measured
+from manyhands.scaling.analysis.rows import rates
+
+Floats = npt.NDArray[np.float64]
+
+SCALE = (0.05, 0.001)
+"""The size that parameters usually have, from where the search begins."""
+NO_SPEED = 1e-9
+"""A speed-up that stands for those below 0, which a law beyond its bounds may give."""
+DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class ScalingLaw:
+    """A law of scaling."""
+
+    name: Literal["amdahl", "gustafson", "usl"]
+    parameters: tuple[str, ...]
+    speed_up: Callable[..., Floats]
+    """Of the numbers of workers, and each parameter."""
+    most: float
+    """Upper bound of the parameters; the lower one is 0."""
+    needs: int
+    """Different numbers of workers without which its parameters are not determined."""
+
+
+def _amdahl(n: Floats, serial: Floats) -> Floats:
+    return 1 / (serial + (1 - serial) / n)
+
+
+def _gustafson(n: Floats, serial: Floats) -> Floats:
+    return n - serial * (n - 1)
+
+
+def _usl(n: Floats, contention: Floats, coherency: Floats) -> Floats:
+    return n / (1 + contention * (n - 1) + coherency * n * (n - 1))
+
+
+AMDAHL = ScalingLaw("amdahl", ("serial",), _amdahl, 1.0, 2)
+GUSTAFSON = ScalingLaw("gustafson", ("serial",), _gustafson, 1.0, 2)
+USL = ScalingLaw("usl", ("contention", "coherency"), _usl, math.inf, 3)
+LAWS: dict[Kind, tuple[ScalingLaw, ...]] = {"strong": (AMDAHL, USL), "weak": (GUSTAFSON, USL)}
+
+
+class Points(NamedTuple):
+    """What a law is fitted to: one entry for each run."""
+
+    workers: Floats
+    log_rate: Floats
+    """Logarithm of samples per second."""
+    repeat: npt.NDArray[np.int64]
+
+
+class Solution(NamedTuple):
+    """A law that was fitted to points."""
+
+    parameters: Floats
+    """Of least squares within the bounds."""
+    centre: Floats
+    """Of least squares without bounds: the same, unless the solution is at a bound."""
+    covariance: Floats
+    """Of the latter."""
+    free: int
+    """Observations beyond the unknowns; 0 where the points tell nothing of the noise."""
+    residuals: Floats
+
+
+def fits(kind: Kind, cells: list[Cell], measures: list[Measure], cores: int) -> list[Fit]:
+    """Fit the laws to every series that has runs of enough different numbers of workers on cores of their own."""
+    measured = Measured(kind, cells, measures, cores)
+    found = []
+    for (series, baseline), members in _series(measured):
+        points = _points(measured, [baseline, *members])
+        for law in LAWS[kind]:
+            if len(np.unique(points.workers)) >= law.needs:
+                found.append(_fit(law, points, series, baseline))
+    return found
+
+
+def _series(measured: Measured) -> list[tuple[tuple[str, Cell], list[Cell]]]:
+    """Group the cells that a law may be fitted to by their series and baseline, in the order of the sweep."""
+    groups: dict[tuple[str, Cell], list[Cell]] = {}
+    for cell in measured.cells:
+        baseline = measured.baseline(cell)
+        if cell.role == "cell" and measured.good(baseline) and measured.ranks(cell) <= measured.cores:
+            assert baseline
+            groups.setdefault((cell.series, baseline), []).append(cell)
+    return list(groups.items())
+
+
+def _points(measured: Measured, cells: list[Cell]) -> Points:
+    runs = [(cell.size, math.log(rate), i) for cell in cells for i, rate in rates(measured, cell).items()]
+    workers, log_rate, repeat = zip(*runs, strict=True)
+    numbers = np.unique(np.array(repeat), return_inverse=True)[1]
+    return Points(np.array(workers, dtype=float), np.array(log_rate), numbers)
+
+
+def _fit(law: ScalingLaw, points: Points, series: str, baseline: Cell) -> Fit:
+    solution = solve(law, points)
+    parameters = dict(zip(law.parameters, intervals(law, solution), strict=True))
+    best = None
+    if law is USL:
+        drawn = _draw(solution)
+        parameters["rate"] = _rate(law, points, solution, drawn)
+        best = _best_workers(solution, drawn)
+    return Fit(
+        law=law.name,
+        series=series,
+        batch_size=baseline.batch_size,
+        image_size=baseline.image_size,
+        parameters=parameters,
+        best_workers=best,
+        error_pct=float(np.sqrt(np.mean(np.expm1(solution.residuals) ** 2)) * 100),
+    )
+
+
+def solve(law: ScalingLaw, points: Points) -> Solution:
+    """Find the parameters of least squares, whatever the speed of each repeat, within their bounds and without."""
+    target = _centred(points.log_rate, points.repeat)
+
+    def residuals(parameters: Floats) -> Floats:
+        speed_up = np.maximum(law.speed_up(points.workers, *parameters), NO_SPEED)
+        return target - _centred(np.log(speed_up), points.repeat)
+
+    scale = SCALE[: len(law.parameters)]
+    # dogbox ends on a bound where it stops at one; the default method ends a little beside.
+    found = least_squares(residuals, scale, bounds=(0, law.most), method="dogbox", x_scale=scale)
+    beyond = least_squares(residuals, found.x, x_scale=scale) if found.active_mask.any() else found
+    repeats = len(np.unique(points.repeat))
+    free = max(0, len(target) - repeats - len(law.parameters))
+    variance = beyond.fun @ beyond.fun / free if free else 0.0
+    return Solution(found.x, beyond.x, np.linalg.pinv(beyond.jac.T @ beyond.jac) * variance, free, found.fun)
+
+
+def _centred(values: Floats, repeat: npt.NDArray[np.int64]) -> Floats:
+    """Take each repeat's mean away: with a speed for each repeat, what is left is all that a law can be fitted to."""
+    return values - (np.bincount(repeat, values) / np.bincount(repeat))[repeat]
+
+
+def intervals(law: ScalingLaw, solution: Solution) -> list[Interval]:
+    """Return the parameters with 95 % intervals by Student's distribution, cut off at their bounds.
+
+    Where a solution is at a bound, the interval is that of the law without bounds, cut off, which holds a truth within
+    the bounds as often.
+    """
+    half = _quantile(solution.free) * np.sqrt(np.diag(solution.covariance))
+    low, high = (np.clip(solution.centre + side * half, 0, law.most) for side in (-1, 1))
+    found = [_around(*bounds) for bounds in zip(solution.parameters, low, high, strict=True)]
+    if solution.free:
+        return found
+    return [each.model_copy(update={"coverage_pct": 0.0}) for each in found]  # as many figures as parameters: no error
+
+
+def _around(value: float, low: float, high: float) -> Interval:
+    """Return an interval that holds its value, which at a bound may lie beside what is likely without bounds."""
+    return Interval(value=float(value), low=float(min(low, value)), high=float(max(high, value)))
+
+
+def _quantile(free: int) -> float:
+    return float(student.ppf(LEVELS[1] / 100, free)) if free else 0.0
+
+
+def _draw(solution: Solution) -> Floats:
+    """Draw parameters as likely as the fit says, within their lower bound; one row for each parameter."""
+    random = np.random.default_rng(0)
+    centre = np.zeros(len(solution.parameters))
+    normal = random.multivariate_normal(centre, solution.covariance, DRAWS, check_valid="ignore").T
+    if solution.free:
+        normal = normal * np.sqrt(solution.free / random.chisquare(solution.free, DRAWS))
+    return np.maximum(solution.centre[:, None] + normal, 0)
+
+
+def _rate(law: ScalingLaw, points: Points, solution: Solution, drawn: Floats) -> Interval:
+    """Return the samples per second of one worker, with what the repeats differ in and the parameters leave open."""
+    speeds = points.log_rate - np.log(law.speed_up(points.workers, *solution.parameters))
+    by_repeat = np.bincount(points.repeat, speeds) / np.bincount(points.repeat)
+    repeats = len(by_repeat)
+    likely = np.mean(points.log_rate) - np.log(law.speed_up(points.workers, *drawn[:, :, None])).mean(axis=1)
+    if repeats > 1:
+        spread = by_repeat.std(ddof=1) / math.sqrt(repeats)
+        likely = likely + spread * np.random.default_rng(1).standard_t(repeats - 1, DRAWS)
+    return _around(math.exp(speeds.mean()), *np.exp(np.percentile(likely, LEVELS)))
+
+
+def _best_workers(solution: Solution, drawn: Floats) -> Interval | None:
+    """Return the whole number of workers at which one more makes it no faster; None where that never comes."""
+    best, *_ = peaks(solution.parameters[:, None])
+    if best >= MOST_WORKERS:
+        return None
+    return _around(best, *np.percentile(peaks(drawn), LEVELS, method="nearest"))
+
+
+def peaks(parameters: Floats) -> Floats:
+    """Return the first n with X(n + 1) ≤ X(n) by the Universal Scalability Law, for each column of parameters.
+
+    X(n + 1) > X(n) means n (n + 1) < (1 − σ) / κ.
+    """
+    contention, coherency = parameters
+    room = np.maximum(1 - contention, 0) / np.maximum(coherency, 1e-300)
+    found: Floats = np.clip(np.ceil((np.sqrt(1 + 4 * room) - 1) / 2), 1, MOST_WORKERS)
+    return found

@@ -1,0 +1,138 @@
+"""Where the time of a row went that n workers need beyond the n-th of one worker's.
+
+A step of n workers takes compute + serial + comm + wait. Ideal would be the time of the baseline's step × share, where
+share is what one of n workers gets of the baseline's batch: 1/n in a strong sweep, 1 in a weak one. Each part of the
+step loses its time beyond the baseline's × share. Of compute, a probe (one worker alone with the batch of one of n)
+tells what smaller batches cost; what is lost beyond that is the price of sharing a machine. Where all runs of the probe
+failed, the two stay one part. In percent of the step, these parts sum up to 100 − efficiency, in every repeat.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from manyhands.measurement.stats import median, partner
+from manyhands.record.sweep import Cause, Cell, Measure, Row
+from manyhands.scaling.analysis.measured import Measured
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A row beside its baseline, and what the workers lost on the way."""
+
+    measured: Measured
+    row: Row
+    alone: Row
+    """The baseline's."""
+
+    @property
+    def cell(self) -> Cell:
+        """The row's cell."""
+        return self.row.cell
+
+    @property
+    def batch(self) -> int:
+        """Samples in a global batch."""
+        return self._first.batch_size
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in which the workers see every sample once."""
+        return self._first.steps_per_epoch
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the row, servers included."""
+        return self.measured.ranks(self.cell)
+
+    @property
+    def share(self) -> float:
+        """What one worker gets of the baseline's batch."""
+        alone = next(iter(self.measured.good(self.alone.cell).values()))
+        return self.batch / self.cell.size / alone.batch_size
+
+    @property
+    def step_ms(self) -> float:
+        """Time of a step."""
+        assert self.row.step_ms
+        return self.row.step_ms.value
+
+    @cached_property
+    def undisturbed_ms(self) -> float:
+        """What one worker alone takes to compute the batch of one of n; without a probe, as the baseline does."""
+        runs = self.measured.good(self.probe) or self.measured.good(self.alone.cell)
+        sample_ms = float(np.median([run.compute_ms / run.batch_size for run in runs.values()]))
+        return sample_ms * self.batch / self.cell.size
+
+    @cached_property
+    def probe(self) -> Cell | None:
+        """One worker alone with the batch of one of n; there is none in a weak sweep."""
+        return self.measured.probe(self.cell)
+
+    @property
+    def has_probe(self) -> bool:
+        """Whether a run of the probe went well."""
+        return bool(self.measured.good(self.probe))
+
+    @property
+    def is_unclear(self) -> bool:
+        """Whether small batches and sharing the machine cannot be told apart, for lack of a probe."""
+        return self.measured.kind == "strong" and not self.has_probe
+
+    @cached_property
+    def parts(self) -> dict[Cause, float]:
+        """Percent of the step's time that went to each cause: medians over the repeats.
+
+        Medians do not sum up as their repeats do. What is missing to 100 − efficiency is given to the parts in
+        proportion to how much each varied, so that the sum holds.
+        """
+        assert self.row.efficiency
+        by_repeat = np.array([list(parts.values()) for parts in self._by_repeat])
+        middle, spread = np.median(by_repeat, axis=0), np.ptp(by_repeat, axis=0)
+        missing = 100 * (1 - self.row.efficiency.value) - middle.sum()
+        if spread.any():
+            middle += missing * spread / spread.sum()
+        return dict(zip(self._by_repeat[0], middle.tolist(), strict=True))
+
+    @cached_property
+    def doubtful(self) -> set[Cause]:
+        """Causes that cost time in some repeats and saved it in others, so that they may as well cost nothing."""
+        intervals = {cause: median([parts[cause] for parts in self._by_repeat]) for cause in self.parts}
+        return {cause for cause, found in intervals.items() if found.low <= 0 <= found.high}
+
+    @cached_property
+    def _by_repeat(self) -> list[dict[Cause, float]]:
+        return [_parts(self, i, run) for i, run in self.measured.good(self.cell).items()]
+
+    @property
+    def _first(self) -> Measure:
+        return next(iter(self.measured.good(self.cell).values()))
+
+
+def _parts(loss: Loss, repeat: int, run: Measure) -> dict[Cause, float]:
+    """Return the parts of one repeat, against the runs of baseline and probe of the same repeat."""
+    alone = partner(loss.measured.good(loss.alone.cell), repeat)
+    share = run.batch_size / loss.cell.size / alone.batch_size
+    lost_ms: dict[Cause, float] = {
+        "comm": run.comm_ms - alone.comm_ms * share,
+        "wait": run.wait_ms - alone.wait_ms * share,
+        "serial": run.serial_ms - alone.serial_ms * share,
+    }
+    ideal = _compute_ms(alone) * share
+    undisturbed = ideal
+    if probes := loss.measured.good(loss.probe):
+        probe = partner(probes, repeat)
+        undisturbed = _compute_ms(probe) * run.batch_size / loss.cell.size / probe.batch_size
+    sharing = _compute_ms(run) - undisturbed
+    crowded = undisturbed * max(0.0, loss.ranks / loss.measured.cores - 1)
+    oversubscription = min(max(sharing, 0.0), crowded)
+    rest = sharing - oversubscription
+    lost_ms |= {} if loss.is_unclear else {"small-batch": undisturbed - ideal}
+    lost_ms |= {"oversubscription": oversubscription, "unclear" if loss.is_unclear else "memory": rest}
+    return {cause: ms / run.step_ms * 100 for cause, ms in lost_ms.items()}
+
+
+def _compute_ms(run: Measure) -> float:
+    """Return what is left of a step for compute, so that the parts sum up whatever a record was rounded to."""
+    return run.step_ms - run.serial_ms - run.comm_ms - run.wait_ms

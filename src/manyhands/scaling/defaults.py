@@ -1,0 +1,29 @@
+"""What the command line must know of sweeps and profiles before it imports what runs them."""
+
+from typing import TYPE_CHECKING
+
+from manyhands.errors import unknown
+
+if TYPE_CHECKING:
+    from manyhands.record import Kind
+
+KINDS = ("strong", "weak")
+BUDGET = "5m"
+THREADS = 2
+BELONG_TO_CELLS = {
+    "engine": "engines",
+    "sync": "syncs",
+    "batch_size": "batch_sizes",
+    "batch_per_worker": "batch_sizes",
+    "image_size": "image_sizes",
+}
+"""Settings of a run that differ from cell to cell, and the option that takes several."""
+SET_BY_SWEEP = {*BELONG_TO_CELLS, "trace", "eval_every", "checkpoint_every", "keep"}
+"""Settings of a run that a sweep sets itself."""
+
+
+def check_kind(kind: str) -> "Kind":
+    """Return the kind of scaling that is meant."""
+    if kind not in KINDS:
+        unknown("kind of scaling", kind, KINDS)
+    return "strong" if kind == "strong" else "weak"

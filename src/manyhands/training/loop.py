@@ -1,0 +1,90 @@
+"""One rank's part in a run: joins data, replica, sync and comm, and reads straight down."""
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from manyhands import sync, tasks
+from manyhands.comm import Comm
+from manyhands.comm.exact import ExactComm
+from manyhands.comm.spans import Spans
+from manyhands.comm.traced import TracedComm
+from manyhands.errors import Stopped
+from manyhands.sync.base import settled
+from manyhands.tasks.setup import device_of, load_data, loss_of, make_replica
+from manyhands.training.agreement import check_same_data, check_same_model
+from manyhands.training.checkpoint import Cursor, restore
+from manyhands.training.job import Job, RankContext
+from manyhands.training.journal import Journal, restore_own
+from manyhands.training.meter import WARM_UP, StepMeter
+from manyhands.training.plan import Plan
+from manyhands.training.serving import serve_rank
+from manyhands.training.step import Stepper, compute_gradients
+from manyhands.training.summary import align, store_timeline, summarise
+from manyhands.training.watch import Watch
+
+
+def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
+    """Train as one rank of `comm`; return the run's record, the same on every worker."""
+    config, started = job.config, time.perf_counter() - (job.read_s if job.data else 0.0)
+    task = job.task or tasks.load(config.task)
+    device = device_of(config, comm.rank if job.place is None else job.place)
+    loaded = job.data or load_data(task, config)
+    data = loaded.to(device)
+    read_s = time.perf_counter() - started
+
+    if not job.same_data:
+        check_same_data(comm, loaded, config.data)
+    replica = make_replica(task, config, data, device)
+    check_same_model(comm, replica, exchanged=True)
+    strategy = sync.make(config.sync)
+    spans = Spans(config.trace)
+    traced = TracedComm(comm, spans)
+    group = ExactComm(traced, config.lanes, config.size) if config.exact else traced
+    workers = comm.split(int(comm.rank >= config.size)) if strategy.num_servers() else comm
+    rank = RankContext(job, comm, workers, traced, group, replica, strategy)
+    cursor = restore(Path(job.resume), replica) if job.resume else Cursor()
+    strategy.start(replica, group)
+    traced.forget()
+    align(comm, spans)
+    plan = Plan(config, data.train, workers.rank, workers.size, strategy.own_split)
+    spans.open(cursor.step + min(WARM_UP, max(0, plan.steps - cursor.step - config.trace)))
+    if comm.rank >= config.size:
+        return serve_rank(rank, watch, first_step=cursor.step)
+
+    if job.resume:
+        restore_own(Path(job.resume), replica, strategy, comm.rank)
+    meter = StepMeter(workers, traced, config.lanes if config.exact else 0, strategy.meet_s())
+    gradients = partial(compute_gradients, replica, plan)
+    stepper = Stepper(replica, strategy, group, meter, plan.steps_per_epoch, gradients, watch.at)
+    journal = Journal(rank, plan, cursor, meter)
+    stopped = False
+    while cursor.step < plan.steps and not stopped:
+        meter.start()
+        batches = plan.batches(cursor.step // plan.steps_per_epoch)
+        for step in plan.steps_of_epoch(cursor.step):
+            due = stepper.step(batches[step % plan.steps_per_epoch], step)
+
+            if job.after_step is not None:
+                job.after_step(comm, replica, strategy, step)
+            if job.keep_weights:
+                journal.keep_weights()
+            saves = config.checkpoint_every > 0 and (step + 1) % config.checkpoint_every == 0
+            if due or saves or plan.ends_epoch(step):
+                stopped = journal.note(step + 1, watch)
+            if saves or (stopped and config.checkpoint_every > 0):
+                journal.checkpoint()
+            if stopped:
+                break
+            if meter.seldom and watch.stop_asked():
+                raise Stopped(f"stopped; workers of '{config.sync}' meet at the end of an epoch only: nothing is kept")
+        if plan.wants_evaluation(cursor.step) and not stopped:
+            with settled(strategy, replica, comm):
+                journal.evaluate(data.test, loss_of(task))
+
+    strategy.finish(replica, group)
+    replica.refresh()
+    journal.evaluate(data.test, loss_of(task))
+    store_timeline(rank)
+    return summarise(rank, journal, read_s=read_s, stopped=stopped, started=started)

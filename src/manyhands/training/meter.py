@@ -1,0 +1,174 @@
+"""Where a step's time goes, on every rank, and what the ranks tell each other about it.
+
+A few times a second the ranks flush their meters: one small gather carries the losses of the steps since the last
+flush, the durations of their calls, and whether anybody wants to stop, so that the steps in between cost nothing extra.
+Of each collective call, the shortest duration over the ranks is what the exchange took; what a rank spent beyond that,
+it waited. What a step sends and receives point to point counts as one such call.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from manyhands.comm import Comm
+from manyhands.comm.exact import join, subtrees
+from manyhands.comm.traced import TracedComm
+from manyhands.errors import Diverged
+
+WARM_UP = 5
+"""Steps before a run counts as steady: caches, thread pools and buffers are made in the first few."""
+MOST_STEPS = 1000
+"""Steps between two flushes at the most, however fast they are: virtual ones take no time."""
+
+
+@dataclass(kw_only=True)
+class TimeSplit:
+    """Where the time of the steps went, on this rank."""
+
+    steps: int = 0
+    train_s: float = 0.0
+    shared_s: float = 0.0
+    """Forward and backward, which the workers share out."""
+    comm_s: float = 0.0
+    wait_s: float = 0.0
+
+    @property
+    def compute_s(self) -> float:
+        """What is neither exchange nor waiting."""
+        return max(0.0, self.train_s - self.comm_s - self.wait_s)
+
+    @property
+    def serial_s(self) -> float:
+        """Of the compute time, what every worker repeats."""
+        return max(0.0, self.compute_s - self.shared_s)
+
+    def per_step(self) -> list[float]:
+        """Return the seconds of a step that go into shared compute, serial compute, communication and waiting."""
+        parts = (self.compute_s - self.serial_s, self.serial_s, self.comm_s, self.wait_s)
+        return [part / max(1, self.steps) for part in parts]
+
+    def since(self, earlier: "TimeSplit") -> "TimeSplit":
+        """Return what came after an earlier moment."""
+        return TimeSplit(**{name: value - getattr(earlier, name) for name, value in vars(self).items()})
+
+
+def exchange_and_waits(calls: Tensor) -> tuple[float, list[float]]:
+    """Return the seconds that the exchanges took, and those that each rank waited; `calls` has a row for each rank."""
+    exchange_s = float(calls.min(0).values.sum())
+    return exchange_s, (calls.sum(1) - exchange_s).clamp_(min=0).tolist()
+
+
+def flush_every(interval_s: float, step_s: float) -> float:
+    """Return the steps between two flushes that are to be `interval_s` apart, where a step takes `step_s`."""
+    if math.isinf(interval_s):
+        return math.inf
+    return round(min(max(1.0, interval_s / max(step_s, 1e-9)), MOST_STEPS))
+
+
+@final
+@dataclass
+class StepMeter:
+    """Notes what every step took, and shares it with the other workers now and then."""
+
+    comm: Comm
+    """The workers."""
+    traced: TracedComm
+    lanes: int = 0
+    """Lanes of the fixed summation tree, or 0 where the order of summation is free."""
+    interval_s: float = 0.25
+    """Time between two flushes; infinite where the workers meet at the end of an epoch only."""
+    every: float = 1
+    """Steps between two flushes; each flush sets it anew, by what a step took."""
+    split: TimeSplit = field(default_factory=TimeSplit)
+    warm: TimeSplit | None = None
+    """The split at the first flush after the warm-up."""
+    step_s: list[float] = field(default_factory=list)
+    shared_s: float = 0.0
+    """Forward and backward passes since the last flush."""
+    _losses: list[Tensor] = field(default_factory=list)
+    _since: float = 0.0
+
+    def start(self) -> None:
+        """Start the clock, before the first step and after every pause."""
+        self._since = self.comm.clock()
+
+    @property
+    def seldom(self) -> bool:
+        """Whether the workers never meet but at the end of an epoch."""
+        return math.isinf(self.interval_s)
+
+    @property
+    def steady(self) -> TimeSplit:
+        """What came after the warm-up; all of it, where nothing did."""
+        late = self.split.since(self.warm or TimeSplit())
+        return late if late.steps else self.split
+
+    @property
+    def row_length(self) -> int:
+        """Values that this rank brings to the next flush: losses, durations of calls, a step's time, and a stop."""
+        return len(self._losses) + len(self.traced.collective_s) + 2
+
+    def add(self, loss: Tensor, seconds: float, shared_s: float) -> bool:
+        """Note a step, and how long its forward and backward pass took; return whether a flush is due."""
+        self._losses.append(loss)
+        self.shared_s += shared_s
+        self.step_s.append(seconds)
+        self.traced.collective_s.append(self.traced.p2p_s)
+        self.traced.p2p_s = 0.0
+        return len(self._losses) >= self.every and not self.seldom
+
+    def flush(self, first_step: int, stop: bool) -> tuple[list[float], bool]:
+        """Return the global losses of the steps from `first_step` on, and whether any rank wants to stop."""
+        count = len(self._losses)
+        row = torch.empty(self.row_length, dtype=torch.float64)
+        if count:
+            row[:count] = torch.stack(self._losses)
+        row[count:-2] = torch.tensor(self.traced.collective_s, dtype=torch.float64)
+        row[-2] = (self.comm.clock() - self._since) / max(1, count)
+        row[-1] = stop
+        begun = self.comm.clock()
+        rows = self.comm.all_gather(row)
+        self._note_time(rows[:, count:-2], count, self.comm.clock() - begun)
+        self.every = min(4 * self.every, flush_every(self.interval_s, float(rows[0, -2])))
+        dtype = self._losses[0].dtype if count else torch.float64
+        totals = self._sum(rows[:, :count].to(dtype)).tolist()
+        self.clear()
+        for i, loss in enumerate(totals):
+            if not math.isfinite(loss):
+                raise Diverged(
+                    f"the loss became {loss} at step {first_step + i + 1}; try a smaller --lr, or look at the data"
+                )
+        return totals, bool(rows[:, -1].any())
+
+    def clear(self) -> None:
+        """Forget the steps since the last flush."""
+        self._losses.clear()
+        self.traced.collective_s.clear()
+        self.shared_s = 0.0
+
+    def _sum(self, losses: Tensor) -> Tensor:
+        # One fixed order, however many steps this flush has: torch's own sum rounds by the shape of what it sums.
+        # The tree continues the one inside each rank, in the same number type.
+        ranks = list(losses)
+        return join(ranks, subtrees(self.lanes, self.comm.size)) if self.lanes else self.comm.add(ranks)
+
+    def _note_time(self, calls: Tensor, count: int, met_s: float) -> None:
+        """Share out the time since the last flush; the gather itself carries next to nothing, so it is waiting."""
+        now = self.comm.clock()
+        window, self._since = now - self._since, now
+        self.split.steps += count
+        self.split.train_s += window
+        if self.comm.size > 1 or self.traced.size > 1:
+            exchange_s, waits_s = exchange_and_waits(calls)
+            self.split.comm_s += exchange_s
+            self.split.wait_s += waits_s[self.comm.rank] + met_s
+        queued = bool(self._losses) and self._losses[0].is_cuda
+        # Kernels are queued: what a pass of them took shows later, and only the whole window is a real time.
+        self.split.shared_s = self.split.compute_s if queued else self.split.shared_s + self.shared_s
+        if self.warm is None and self.split.steps >= WARM_UP:
+            self.warm = replace(self.split)
+        if queued:
+            self.step_s[-count:] = [window / count] * count

@@ -1,0 +1,118 @@
+"""Which rows of which global batch a rank computes in each step."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+from manyhands.comm.exact import subtrees
+from manyhands.config import RunConfig
+from manyhands.data import Split
+from manyhands.data.order import batches, cut, num_batches, permutation
+from manyhands.replica import Batch
+from manyhands.replica.base import Piece
+from manyhands.replica.random import mix_key
+from manyhands.training.schedule import Schedule
+
+NEVER = 10**9
+"""Epochs between two evaluations of a run that is tested at its end only."""
+
+Indices = Tensor | slice
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """The work of one rank out of `size`."""
+
+    config: RunConfig
+    split: Split
+    rank: int
+    size: int
+    own_split: bool = False
+    """Whether the rank sees the same samples in every epoch: those that the first epoch gives it."""
+
+    @cached_property
+    def batch_size(self) -> int:
+        """Samples in a global batch."""
+        whole = len(self.split)
+        return whole if self.config.batch_size == "full" else min(self.config.batch_size, whole)
+
+    @cached_property
+    def steps_per_epoch(self) -> int:
+        """Global batches in an epoch."""
+        return num_batches(len(self.split), self.batch_size)
+
+    @cached_property
+    def steps(self) -> int:
+        """Steps in the run."""
+        return self.config.steps or self.config.epochs * self.steps_per_epoch
+
+    @property
+    def epochs(self) -> int:
+        """Epochs in the run, an unfinished last one included."""
+        return -(-self.steps // self.steps_per_epoch)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The learning rate of each step."""
+        return Schedule(self.steps, self.config.warmup * self.steps_per_epoch, self.config.lr_decay)
+
+    def batches(self, epoch: int) -> list[Indices]:
+        """Return the global batches of an epoch; with a split of its own only the rank's own rows are right."""
+        if not self.own_split:
+            return list(batches(len(self.split), self.batch_size, self.config.seed, epoch))
+        order = permutation(len(self.split), self.config.seed, 0)
+        found = list(torch.split(order, self.batch_size))
+        shares = [b[slice(*cut(len(b), self.size, self.rank))] for b in found]  # views, to be written to
+        own = torch.cat(shares)
+        own = own[permutation(len(own), self.config.seed, epoch, self.rank)]
+        for share, rows in zip(shares, torch.split(own, [len(s) for s in shares]), strict=True):
+            share.copy_(rows)
+        return list(found)
+
+    def steps_of_epoch(self, step: int) -> range:
+        """Return the steps from this one to the end of its epoch, or of the run."""
+        end = (step // self.steps_per_epoch + 1) * self.steps_per_epoch
+        return range(step, min(self.steps, end))
+
+    def ends_epoch(self, step: int) -> bool:
+        """Tell whether this step is the last of its epoch, or of the run."""
+        return (step + 1) % self.steps_per_epoch == 0 or step + 1 == self.steps
+
+    def wants_evaluation(self, done: int) -> bool:
+        """Tell whether to evaluate after so many steps, short of the end of the run."""
+        epochs, rest = divmod(done, self.steps_per_epoch)
+        return rest == 0 and epochs % self.config.eval_every == 0 and done < self.steps
+
+    def rows_of(self, step: int) -> int:
+        """Return the size of this step's global batch; the last one of an epoch may be short."""
+        done = (step % self.steps_per_epoch) * self.batch_size
+        return min(self.batch_size, len(self.split) - done)
+
+    def samples_until(self, step: int) -> int:
+        """Return how many samples the run has seen after so many steps."""
+        epochs, rest = divmod(step, self.steps_per_epoch)
+        return epochs * len(self.split) + rest * self.batch_size
+
+    def lanes(self, indices: Indices, step: int) -> list[Iterator[Piece]]:
+        """Return this rank's lanes of a global batch: one, or a subtree of them where the sum must be exact."""
+        rows = indices.stop - indices.start if isinstance(indices, slice) else len(indices)
+        if not self.config.exact:
+            return [self._pieces(indices, rows, *cut(rows, self.size, self.rank), step)]
+        first, last = subtrees(self.config.lanes, self.size)[self.rank]
+        return [self._pieces(indices, rows, *cut(rows, self.config.lanes, lane), step) for lane in range(first, last)]
+
+    def _pieces(self, indices: Indices, rows: int, start: int, stop: int, step: int) -> Iterator[Piece]:
+        """Yield the rows from start to stop, at most `micro_batch` at a time; an empty lane is an empty piece."""
+        width = self.config.micro_batch or max(1, stop - start)
+        key = mix_key(self.config.seed, step)
+        dtype = getattr(torch, self.config.dtype)
+        for a in range(start, max(stop, start + 1), width):
+            b = min(a + width, stop)
+            here = slice(indices.start + a, indices.start + b) if isinstance(indices, slice) else indices[a:b]
+            x, y = self.split.batch(here, dtype)
+            yield Batch(x, y, first=a, key=key), (b - a) / rows

@@ -1,0 +1,74 @@
+"""One step of a worker: its gradients, what the strategy does with them, and how long each took.
+
+A run, the simulator's virtual ranks and the calibration all make their steps here, so that what is predicted and
+measured is what a run does.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor
+
+from manyhands.comm import Comm
+from manyhands.replica import Replica
+from manyhands.replica.base import sum_of_lanes
+from manyhands.sync import Sync
+from manyhands.training.meter import StepMeter
+from manyhands.training.plan import Indices, Plan
+
+
+def compute_gradients(replica: Replica, plan: Plan, batch: Indices, step: int) -> Tensor:
+    """Leave in `grads` the rank's share of a global batch's gradient, for an update at the step's learning rate.
+
+    Return its share of the loss.
+    """
+    replica.update.scale = plan.schedule.scale(step)
+    return sum_of_lanes(replica, plan.lanes(batch, step))
+
+
+@final
+@dataclass
+class Stepper:
+    """Makes the steps of one worker: `compute`, then `update`."""
+
+    replica: Replica
+    strategy: Sync
+    comm: Comm
+    """What the strategy exchanges through: the meter's traced comm, or one around it."""
+    meter: StepMeter
+    steps_per_epoch: int
+    gradients: Callable[[Indices, int], Tensor]
+    """Computes the gradients of a global batch in a step, and returns the loss: see `compute_gradients`."""
+    on_begin: Callable[[int], None] = lambda step: None
+    """Told the number of each step when it begins."""
+    begun_s: float = 0.0
+    """When the last step began, by the comm's clock."""
+    computed_s: float = 0.0
+    """When its gradients were ready."""
+
+    def __post_init__(self) -> None:
+        self._clock, self._spans = self.meter.traced.clock, self.meter.traced.spans
+
+    def step(self, batch: Indices, step: int) -> bool:
+        """Make one step; return whether the meter is to be flushed."""
+        self.compute(batch, step)
+        return self.update(step)
+
+    def compute(self, batch: Indices, step: int) -> None:
+        """Compute the gradients of the rank's share of a global batch."""
+        self.begun_s = self._clock()
+        self.on_begin(step)
+        self._spans.at(step)
+        self._loss = self.gradients(batch, step)
+        self.computed_s = self._clock()
+
+    def update(self, step: int) -> bool:
+        """Let the strategy exchange and update; return whether the meter is to be flushed."""
+        self.strategy.step(self.replica, self.comm, step)
+        if (step + 1) % self.steps_per_epoch == 0:
+            self.strategy.end_epoch(self.replica, self.comm)
+        begun_s, computed_s, ended_s = self.begun_s, self.computed_s, self._clock()
+        self._spans.add("forward and backward", "compute", begun_s, computed_s)
+        self._spans.add("agree and update", "update", computed_s, ended_s)
+        return self.meter.add(self._loss, ended_s - begun_s, computed_s - begun_s)

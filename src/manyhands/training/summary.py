@@ -1,0 +1,162 @@
+"""What a run leaves, put together from what every rank knows: its record, and the timeline of some steps."""
+
+import json
+import resource
+import socket
+import sys
+import time
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from manyhands.comm import Comm
+from manyhands.comm.spans import RankSpans, Span, Spans, chrome_trace
+from manyhands.comm.texts import gather_texts
+from manyhands.errors import CannotWrite, ManyhandsError
+from manyhands.machine import facts
+from manyhands.machine.load import CoreMeter, others_of
+from manyhands.record import Others, Quantiles, RankRecord, RunDir, RunRecord, Steady, write_atomically
+from manyhands.record.files import flush, writing
+from manyhands.replica import Replica
+from manyhands.training.checkpoint import weights_sha256, write_weights
+from manyhands.training.job import RankContext
+from manyhands.training.journal import Journal
+from manyhands.training.meter import TimeSplit
+
+
+def summarise(rank: RankContext, journal: Journal, *, read_s: float, stopped: bool, started: float) -> dict[str, Any]:
+    """Gather every rank's times; let rank 0 store the record and the weights; return the record."""
+    comm, config, run, replica, meter = rank.comm, rank.job.config, rank.job.run, rank.replica, journal.meter
+    ranks, sent, others = gather_ranks(rank, meter.split, journal.core_meter)
+    steady = gather_steady(rank, meter.steady)
+    at_work = ranks[: config.size]
+    milliseconds = np.array(meter.step_s or [0.0]) * 1e3
+    train_s = meter.split.train_s
+    record = RunRecord(
+        id=run.path.name,
+        status="interrupted" if stopped else "complete",
+        task=config.task,
+        engine=config.engine,
+        sync=config.sync,
+        workers=config.workers,
+        threads=config.threads,
+        batch_size=journal.plan.batch_size,
+        epochs=len(journal.train_loss()),
+        steps=journal.cursor.step,
+        steps_per_epoch=journal.plan.steps_per_epoch,
+        resumed_from=journal.start,
+        seed=config.seed,
+        device=replica.params.device.type,
+        parameters=sum(p.numel() for p in replica.module.parameters()),
+        samples=journal.samples(),
+        train_loss=journal.train_loss(),
+        test_loss=journal.test_loss,
+        test_accuracy=journal.test_accuracy,
+        samples_per_s=journal.samples() / train_s if train_s else 0.0,
+        epoch_s=journal.epoch_s,
+        step_ms=Quantiles(median=float(np.median(milliseconds)), p90=float(np.quantile(milliseconds, 0.9))),
+        steady=steady,
+        compute_s=sum(r.compute_s for r in at_work) / len(at_work),
+        comm_s=sum(r.comm_s for r in at_work) / len(at_work),
+        wait_s=sum(r.wait_s for r in at_work) / len(at_work),
+        read_s=read_s,
+        eval_s=journal.eval_s,
+        total_s=time.perf_counter() - started,
+        bytes_sent=int(sent[0]),
+        messages=int(sent[1]),
+        weights_sha256=weights_sha256(replica.module),
+        warnings=list(rank.job.warnings),
+        blas_threads=torch.get_num_threads(),
+        others=others,
+        ranks=ranks,
+        hardware=facts.hardware(),
+        versions=facts.versions(),
+        config=config,
+    )
+    if comm.rank == 0:
+        _store(run, record, replica)
+    if rank.strategy.num_servers():
+        gather_texts(comm, record.model_dump_json() if comm.rank == 0 else "")  # for the servers, which made none
+    return record.model_dump(mode="json")
+
+
+def _store(run: RunDir, record: RunRecord, replica: Replica) -> None:
+    """Write the weights and the record; the record is kept where only the weights cannot be written."""
+    try:
+        write_weights(run.model, replica.module.state_dict())
+    except CannotWrite as error:
+        record.weights_missing = str(error)
+    with writing(run.steps):
+        flush(run.steps)
+    run.write(record)
+    if record.weights_missing:
+        raise ManyhandsError(f"{record.weights_missing}; the record is kept, without weights")
+
+
+def gather_ranks(
+    rank: RankContext, split: TimeSplit, core_meter: CoreMeter
+) -> tuple[list[RankRecord], list[int], Others | None]:
+    """Return every rank's times, servers included, the sums of bytes sent and messages, and what others used."""
+    comm = rank.comm
+    others = others_of(gather_texts(comm, core_meter.read(torch.get_num_threads()).to_json()))
+    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    own = [split.compute_s, split.serial_s, split.comm_s, split.wait_s, float(rss)]
+    rows = comm.all_gather(torch.tensor(own, dtype=torch.float64)).tolist()
+    hosts = gather_texts(comm, socket.gethostname())
+    notes = gather_texts(comm, json.dumps(rank.strategy.notes()))
+    sent = torch.tensor([rank.traced.bytes_sent, rank.traced.messages], dtype=torch.int64)
+    comm.all_reduce_(sent)
+    ranks = [
+        RankRecord(
+            rank=i,
+            role=_role(rank, i),
+            host=hosts[i],
+            compute_s=row[0],
+            serial_s=row[1],
+            comm_s=row[2],
+            wait_s=row[3],
+            max_rss_bytes=int(row[4]),
+            notes=json.loads(notes[i]),
+        )
+        for i, row in enumerate(rows)
+    ]
+    return ranks, sent.tolist(), others
+
+
+def gather_steady(rank: RankContext, split: TimeSplit) -> Steady:
+    """Return the mean over the workers of a step of the warmed-up run; servers take part with anything."""
+    rows = rank.comm.all_gather(torch.tensor(split.per_step(), dtype=torch.float64) * 1e3)
+    parts = rows[: rank.job.config.size].mean(0).tolist()
+    names = ("compute_ms", "serial_ms", "comm_ms", "wait_ms")
+    return Steady(steps=split.steps, step_ms=sum(parts), **dict(zip(names, parts, strict=True)))
+
+
+def align(comm: Comm, spans: Spans) -> None:
+    """Note each rank's clock at one moment, if a timeline is wanted."""
+    if spans.num_steps:
+        comm.barrier()
+        spans.zero_s = comm.clock()
+
+
+def store_timeline(rank: RankContext) -> None:
+    """Gather the spans of all ranks and let rank 0 write them for a viewer, if a timeline is wanted."""
+    comm, spans = rank.comm, rank.traced.spans
+    if not spans.num_steps:
+        return
+    own = RankSpans(comm.rank, _role(rank, comm.rank), socket.gethostname(), spans.kept, spans.zero_s)
+    texts = gather_texts(comm, json.dumps(own))
+    if comm.rank == 0:
+        try:
+            write_atomically(rank.job.run.trace, chrome_trace([_rank_spans(text) for text in texts]))
+        except CannotWrite as error:  # the record, which is still to come, is worth more
+            print(f"manyhands: {error}", file=sys.stderr)
+
+
+def _role(rank: RankContext, number: int) -> Literal["worker", "server"]:
+    return "worker" if number < rank.job.config.size else "server"
+
+
+def _rank_spans(text: str) -> RankSpans:
+    parsed = RankSpans(*json.loads(text))
+    return parsed._replace(spans=[Span(*span) for span in parsed.spans])

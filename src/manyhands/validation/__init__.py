@@ -1,0 +1,1 @@
+"""`manyhands validate`: predict, write it down, run, compare."""

@@ -1,0 +1,172 @@
+"""The courses that training on n nodes may take in one process: one worker for all, or n replicas side by side."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import final
+
+import torch
+from torch import nn
+
+from manyhands.config import RunConfig
+from manyhands.data import Dataset
+from manyhands.data.order import cut
+from manyhands.machine import facts
+from manyhands.replica import Replica
+from manyhands.replica.fused import FusedReplica
+from manyhands.replica.random import KeyedDropout
+from manyhands.replica.stacked import most_in_a_stack
+from manyhands.replica.update import is_plain
+from manyhands.sync import Sync
+from manyhands.tasks import Task
+from manyhands.tasks.setup import make_replica, make_stack
+from manyhands.training.caveats import causes_of
+from manyhands.training.plan import Plan
+from manyhands.training.step import compute_gradients
+from manyhands.virtual.delayed import DelayedGroup
+from manyhands.virtual.groups import ReplicaGroup, Replicas, StackGroup
+from manyhands.virtual.rows import Feed
+
+MOST_STEPS = 32
+"""Steps to make at once, so that somebody who watches sees something."""
+MOST_DELAYED = 32
+"""Replicas whose blocks of rows go through a core together."""
+
+
+SMALL_ROWS = 64
+"""Rows whose products with Linear layers are not worth sharing out over the cores."""
+
+
+class Course(ABC):
+    """A way to the weights that n workers would have."""
+
+    plan: Plan
+    every: int
+    """Steps from one exchange to the next, counted from the beginning."""
+
+    @abstractmethod
+    def run(self, steps: range) -> list[float]:
+        """Make steps of one epoch, and the exchange where one is due after the last; return the losses."""
+
+    @abstractmethod
+    def settled(self) -> nn.Module:
+        """Return the network with the weights that the run would end with now."""
+
+    def close(self) -> None:  # noqa: B027
+        """End the threads that this course has started."""
+
+    def parts(self, first: int, last: int) -> Iterator[range]:
+        """Cut these steps of the run into some that are made at once."""
+        while first < last:
+            ends = (first // size * size + size for size in (self.plan.steps_per_epoch, self.every))
+            stop = min(last, first + MOST_STEPS, *ends)
+            yield range(first, stop)
+            first = stop
+
+
+@final
+class OneWorker(Course):
+    """One worker on the global batches: its answer is that of n workers with an exact strategy."""
+
+    def __init__(self, task: Task, config: RunConfig, data: Dataset, device: torch.device) -> None:
+        self.replica = make_replica(task, config, data, device)
+        self.plan, self.every = Plan(config, data.train, 0, 1), MOST_STEPS
+        self._epoch, self._batches = -1, self.plan.batches(0)
+
+    def run(self, steps: range) -> list[float]:
+        """Make step after step."""
+        epoch, first = divmod(steps.start, self.plan.steps_per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._batches = epoch, self.plan.batches(epoch)
+        losses = []
+        for batch, step in zip(self._batches[first:], steps, strict=False):
+            losses.append(compute_gradients(self.replica, self.plan, batch, step))
+            self.replica.apply()
+        return torch.stack(losses).tolist()
+
+    def settled(self) -> nn.Module:
+        """Return the network with its running statistics up to date."""
+        self.replica.refresh()
+        return self.replica.module
+
+
+@final
+class SideBySide(Course):
+    """All n replicas, each stepping alone until they exchange weights."""
+
+    def __init__(self, replica: Replica, replicas: Replicas, plan: Plan, every: int, *, mixes: bool) -> None:
+        """Take a replica for the mean of the others."""
+        self._mean, self._replicas, self._mixes = replica, replicas, mixes
+        self.plan, self.every = plan, every
+
+    def run(self, steps: range) -> list[float]:
+        """Let all step, then average or mix."""
+        losses = self._replicas.run(steps)
+        if steps.stop % self.every == 0:
+            self._replicas.mix_() if self._mixes else self._replicas.average_()
+        return losses
+
+    def settled(self) -> nn.Module:
+        """Average, and leave the replicas as they are."""
+        self._mean.params.copy_(self._replicas.mean())
+        return self._mean.module
+
+    def close(self) -> None:
+        """Let the pool go."""
+        self._replicas.close()
+
+
+def course_of(strategy: Sync, task: Task, config: RunConfig, data: Dataset, device: torch.device) -> Course | None:
+    """Choose the course for a run, or None where the n workers must take their turns with the strategy's own code."""
+    if strategy.exact and (config.exact or not _rows_meet(task, config, data, device)):
+        return OneWorker(task, config, data, device)
+    plan = Plan(config, data.train, 0, config.size, strategy.own_split)
+    if strategy.pattern not in ("mean", "ring"):
+        return None
+    every = {"step": 1, "period": strategy.period, "epoch": plan.steps_per_epoch, "end": plan.steps}[strategy.exchanges]
+    replica, feed = make_replica(task, config, data, device), Feed(plan, getattr(torch, config.dtype))
+    num_threads = 1 if device.type == "cuda" else min(facts.cores(), config.size)
+    groups = _groups(task, config, data, replica, feed, every, num_threads)
+    if groups is None:
+        return None
+    replicas = Replicas(groups, num_threads)
+    return SideBySide(replica, replicas, plan, every, mixes=strategy.pattern == "ring")
+
+
+def _rows_meet(task: Task, config: RunConfig, data: Dataset, device: torch.device) -> bool:
+    """Tell whether the answer depends on which rows of a batch are computed together."""
+    return bool(causes_of(task, make_replica(task, config, data, device), data))
+
+
+def _groups(
+    task: Task, config: RunConfig, data: Dataset, replica: Replica, feed: Feed, every: int, num_threads: int
+) -> list[ReplicaGroup] | None:
+    """Share the replicas out to groups; None where they cannot be batched."""
+    if any(isinstance(layer, KeyedDropout) for layer in replica.module.modules()):
+        return None  # random layers draw by the row's place in the global batch, which a stack does not know
+    most = most_in_a_stack(replica)
+    delayed = replica if isinstance(replica, FusedReplica) and is_plain(replica.update.optimizer) else None
+    if delayed is not None and not replica.params.is_cuda:
+        most = MOST_DELAYED
+    groups: list[ReplicaGroup] = []
+    for workers in _cut(config.size, num_threads, most):
+        if delayed is not None:
+            groups.append(DelayedGroup(workers, delayed, str(task.loss), every, feed))
+            continue
+        models = make_stack(task, config, data, replica.params.device, [data] * (workers.stop - workers.start))
+        if models is None:
+            return None
+        groups.append(StackGroup(workers, models, feed))
+    return groups
+
+
+def _cut(size: int, threads: int, most: int) -> list[slice]:
+    """Cut the replicas into groups of nearly one size, as many for each thread."""
+    rounds = -(-size // (threads * most))
+    parts = min(size, threads * rounds)
+    return [slice(*cut(size, parts, i)) for i in range(parts)]
+
+
+def for_small(config: RunConfig, replica: Replica, rows: int) -> RunConfig:
+    """Keep products of few rows to one thread, unless the user wants otherwise."""
+    small = isinstance(replica, FusedReplica) and rows <= SMALL_ROWS and not config.blas_threads
+    return config.model_copy(update={"blas_threads": 1}) if small else config

@@ -1,0 +1,86 @@
+"""Which rows each of n workers computes in each step, for all workers at once."""
+
+import threading
+from dataclasses import replace
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from manyhands.data.order import cut
+from manyhands.training.plan import Indices, Plan
+
+
+class Share(NamedTuple):
+    """What some workers compute in some steps; a shorter share is padded at its end."""
+
+    rows: Tensor
+    """(workers, steps, width) samples of the training data."""
+    weights: Tensor
+    """(workers, steps, width) each row's share in the mean over its global batch; 0 for padding."""
+
+
+@final
+class Feed:
+    """The shares of all workers, and the samples that belong to them; several threads may ask."""
+
+    def __init__(self, plan: Plan, dtype: torch.dtype) -> None:
+        """Share out as the plan of any of the workers does."""
+        self.plan, self._dtype = plan, dtype
+        self.width = -(-plan.batch_size // plan.size)
+        """Rows of a worker in a step, padding included."""
+        self._lock, self._epochs = threading.Lock(), dict[int, Share]()
+
+    def share(self, workers: slice, steps: range) -> Share:
+        """Return the share of some workers in some steps, which may belong to several epochs."""
+        parts, size = [], self.plan.steps_per_epoch
+        for epoch in range(steps.start // size, (steps.stop - 1) // size + 1):
+            here = slice(max(0, steps.start - epoch * size), min(size, steps.stop - epoch * size))
+            rows, weights = self._epoch(epoch)
+            parts.append(Share(rows[workers, here], weights[workers, here]))
+        return parts[0] if len(parts) == 1 else Share(*(torch.cat(same, 1) for same in zip(*parts, strict=True)))
+
+    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Gather (workers, steps, width) samples as (workers, steps x width, ...) inputs, and their labels."""
+        x, y = self.plan.split.batch(rows.reshape(-1), self._dtype)
+        return x.view(len(rows), -1, *x.shape[1:]), y.view(len(rows), -1)
+
+    def _epoch(self, number: int) -> Share:
+        with self._lock:
+            if number not in self._epochs:
+                self._epochs = {n: share for n, share in self._epochs.items() if n >= number - 1}
+                self._epochs[number] = self._cut(number)
+            return self._epochs[number]
+
+    def _cut(self, epoch: int) -> Share:
+        plan, batches = self.plan, self.plan.batches(epoch)
+        places, weights, start = [], [], 0
+        for size in map(_length, batches):
+            place, real = _places(size, plan.size, self.width)
+            places.append(start + place)
+            weights.append(real.to(self._dtype) / size)
+            start += size
+        place = torch.stack(places, 1)
+        if plan.own_split:
+            orders = [_order(replace(plan, rank=rank).batches(epoch)) for rank in range(plan.size)]
+            rows = torch.stack([order[place[rank]] for rank, order in enumerate(orders)])
+        else:
+            rows = _order(batches)[place]
+        return Share(rows, torch.stack(weights, 1).to(plan.split.y.device))
+
+
+def _places(size: int, workers: int, width: int) -> tuple[Tensor, Tensor]:
+    """Return the (workers, width) places of their rows in a batch, and which of these are not padding."""
+    spans = torch.tensor([cut(size, workers, rank) for rank in range(workers)])
+    start, stop = spans[:, :1], spans[:, 1:]
+    place = start + torch.arange(width)
+    # A short share is padded with its own last row: one that it computes anyway.
+    return torch.minimum(place, stop - 1).clamp(min=0), place < stop
+
+
+def _order(batches: list[Indices]) -> Tensor:
+    return torch.cat([torch.arange(b.start, b.stop) if isinstance(b, slice) else b for b in batches])
+
+
+def _length(batch: Indices) -> int:
+    return batch.stop - batch.start if isinstance(batch, slice) else len(batch)
