@@ -1,6 +1,6 @@
 """Compare manyhands with a plain PyTorch loop and with DistributedDataParallel, by ratios taken in one sitting.
 
-Usage: python benchmarks/peers/run.py [--quick] [--repeats N] [--out DIR]
+Usage: python benchmarks/peers/run.py [--quick] [--repeats N] [--before SRC] [--out DIR]
 
 The table goes to stderr, the raw records to OUT/<date>/. The README beside this file says how and what is measured.
 """
@@ -50,6 +50,8 @@ ROWS = [
     Row("cnn", 2, 128, 60, ("mpi", "threads"), "ddp", 1.2),
 ]
 QUICK_STEPS = {"mlp": 400, "cnn": 20}
+BEFORE = "before-"
+"""Begins the name of a contender that runs another version of manyhands: `before-mpi`."""
 
 
 @dataclass
@@ -81,16 +83,19 @@ def command(contender: str, row: Row, steps: int, out: Path) -> list[str]:
         return [*torchrun, str(HERE / "ddp.py"), row.problem, *size]
     return [
         *(sys.executable, "-m", "manyhands", "train", row.problem, *size),
-        *("--engine", contender, "--workers", str(row.workers), "--blas-threads", "1"),
+        *("--engine", contender.removeprefix(BEFORE), "--workers", str(row.workers), "--blas-threads", "1"),
         *("--data", f"mnist:train={SAMPLES[row.problem]},test=500", "--eval-every", "1000000"),
         *("--out", str(out), "--json"),
     ]
 
 
-def run(contender: str, row: Row, steps: int, repeat: int) -> Run:
+def run(contender: str, row: Row, steps: int, repeat: int, before: Path | None) -> Run:
     """Run one contender in fresh processes and read its figures."""
-    # What torchrun would set by itself, with a warning; manyhands has its own option.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"} if contender == "ddp" else None
+    environment = dict(os.environ)
+    if contender == "ddp":
+        environment["OMP_NUM_THREADS"] = "1"  # what torchrun would set by itself, with a warning
+    if contender.startswith(BEFORE):
+        environment["PYTHONPATH"] = str(before)
     with tempfile.TemporaryDirectory(prefix="peers-") as folder:
         others = psutil.cpu_percent(interval=0.5) / 100 * facts.cores()
         done = subprocess.run(
@@ -166,12 +171,13 @@ def _interval(values: list[float]) -> str:
     return f"{statistics.median(values):.2f} ({min(values):.2f}–{max(values):.2f})"
 
 
-def compare(row: Row, steps: int, repeats: int) -> tuple[list[Comparison], list[Run]]:
-    """Run the contenders in turn, A B C A B C ..., and line ours up with the peer."""
-    runs: dict[str, list[Run]] = {name: [] for name in (*row.ours, row.peer)}
+def compare(row: Row, steps: int, repeats: int, before: Path | None) -> tuple[list[Comparison], list[Run]]:
+    """Run the contenders in turn, A B C A B C ..., and line ours up with the peer, or with the version before."""
+    pairs = [(engine, f"{BEFORE}{engine}" if before else row.peer) for engine in row.ours]
+    runs: dict[str, list[Run]] = {name: [] for pair in pairs for name in pair}
     for repeat in range(repeats):
         for name, done in runs.items():
-            done.append(run(name, row, steps, repeat))
+            done.append(run(name, row, steps, repeat, before))
             say(
                 f"{row.problem} batch {row.batch_size} workers {row.workers} repeat {repeat + 1}/{repeats} {name}: "
                 f"{done[-1].step_samples_per_s:,.0f} samples/s, loss {done[-1].loss:.3f}, "
@@ -179,12 +185,12 @@ def compare(row: Row, steps: int, repeats: int) -> tuple[list[Comparison], list[
             )
     lines = [
         Comparison(
-            f"{row.problem}, batch {row.batch_size}, {engine} ×{row.workers} against {row.peer} ×{row.workers}",
-            row.target if engine == row.ours[0] else None,
+            f"{row.problem}, batch {row.batch_size}, {engine} ×{row.workers} against {peer} ×{row.workers}",
+            row.target if engine == row.ours[0] and not before else None,
             runs[engine],
-            runs[row.peer],
+            runs[peer],
         )
-        for engine in row.ours
+        for engine, peer in pairs
     ]
     return lines, [r for group in runs.values() for r in group]
 
@@ -229,10 +235,8 @@ def store(folder: Path, lines: list[Comparison], runs: dict[str, list[Run]], set
 
 def revision() -> str:
     """Return the commit of the manyhands that was measured, with `-dirty` where files had been changed since."""
-    told = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, cwd=HERE
-    )
-    return told.stdout.strip()
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    return subprocess.run(command, capture_output=True, text=True, cwd=HERE).stdout.strip()
 
 
 def say(text: str) -> None:
@@ -245,6 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="two short repeats: a smoke test, not a measurement")
     parser.add_argument("--repeats", type=int, help="repeats of each row (default 5, with --quick 2)")
+    parser.add_argument("--before", type=Path, help="src folder of another version: compare with that, not with peers")
     parser.add_argument("--out", type=Path, default=HERE / "records", help="where the dated folder goes")
     args = parser.parse_args()
     repeats = args.repeats or (2 if args.quick else 5)
@@ -255,8 +260,8 @@ def main() -> None:
     runs: dict[str, list[Run]] = {}
     for row in ROWS:
         steps = QUICK_STEPS[row.problem] if args.quick else row.steps
-        found, done = compare(row, steps, repeats)
-        lines += found
+        compared, done = compare(row, steps, repeats, args.before and args.before.resolve())
+        lines += compared
         runs[f"{row.problem}-{row.batch_size}-{row.workers}"] = done
     settings = {
         "date": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begun)),
@@ -266,6 +271,7 @@ def main() -> None:
         "wall_s": round(time.time() - begun, 1),
         "rows": [vars(row) for row in ROWS],
         "revision": revision(),
+        "before": args.before and str(args.before),
     }
     stamp = time.strftime("%Y-%m-%d-%H%M", time.localtime(begun)) + ("-quick" if args.quick else "")
     store(args.out / stamp, lines, runs, settings)
