@@ -23,9 +23,9 @@ def main() -> None:
     record = json.loads(Path(sys.argv[1]).read_text())
     rates: dict[tuple[str, str, int], list[float]] = defaultdict(list)
     for run in record["runs"]:
-        if found := LABEL.match(run["row"]):
-            name = f"{found['task']}, batch {found['batch']}"
-            rates[name, found["engine"], int(found["workers"])].append(run["samples_per_s"])
+        if label := LABEL.match(run["row"]):
+            name = f"{label['task']}, batch {label['batch']}"
+            rates[name, label["engine"], int(label["workers"])].append(run["samples_per_s"])
     medians = {key: statistics.median(values) for key, values in rates.items()}
     only = sys.argv[3] if len(sys.argv) > 3 else ""
     tasks = sorted({name for name, _, _ in medians if name.startswith(only)})

@@ -90,11 +90,12 @@ def main() -> None:
     """Measure until the budget is spent, then print the table and keep the records."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("preset", choices=("cpu", "gpu"))
+    parser.add_argument("--only", default="", help="the task whose rows are run, such as cnn (default: all)")
     parser.add_argument("--budget", type=float, default=300, help="seconds; at least one round is run")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("sweep.json"))
     args = parser.parse_args()
-    rows = cpu_rows() if args.preset == "cpu" else gpu_rows()
+    rows = [row for row in (cpu_rows() if args.preset == "cpu" else gpu_rows()) if row.task.startswith(args.only)]
     started, runs = time.perf_counter(), []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(args.rounds):
