@@ -47,7 +47,7 @@ def _series(item: Series) -> Json:
         "x": list(item.x),
         "y": list(item.y),
         "showlegend": item.in_legend,
-        **_told(item),
+        **_hover(item),
     }
     if item.opacity < 1:
         trace["opacity"] = item.opacity
@@ -74,13 +74,13 @@ def _series(item: Series) -> Json:
     return trace
 
 
-def _told(item: Series | Bars) -> Json:
-    if not item.told:
+def _hover(item: Series | Bars) -> Json:
+    if not item.hover:
         return {"hoverinfo": "skip"}
-    if isinstance(item.told, str):
-        text = safe(item.told).replace("{x}", "%{x:.5~g}").replace("{y}", "%{y:.5~g}")
+    if isinstance(item.hover, str):
+        text = safe(item.hover).replace("{x}", "%{x:.5~g}").replace("{y}", "%{y:.5~g}")
         return {"hovertemplate": f"{text}<extra></extra>"}
-    return {"customdata": [safe(text) for text in item.told], "hovertemplate": "%{customdata}<extra></extra>"}
+    return {"customdata": [safe(text) for text in item.hover], "hovertemplate": "%{customdata}<extra></extra>"}
 
 
 def _band(item: Band) -> Json:
@@ -108,7 +108,7 @@ def _bars(item: Bars, view: View) -> Json:
         "y": [safe(view.rows[row]) for row in item.rows],
         "x": list(item.lengths),
         "marker": {"color": f"@{item.colour}"},
-        **_told(item),
+        **_hover(item),
     }
     if item.starts:
         trace["base"] = list(item.starts)
