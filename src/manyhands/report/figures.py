@@ -8,7 +8,7 @@ from manyhands.record.texts import cell_names, coverage, has_width, in_brackets,
 from manyhands.report.curves import Curve, curves, fitted_speed_up
 from manyhands.report.drawing import Axis, Figure, Series, View, dashed, doubling_axis, listed, workers_axis
 from manyhands.report.palette import DASHES, MARKERS, engine_colour
-from manyhands.report.stacks import PARTS, split_figure, stack_view, stacked
+from manyhands.report.stacks import parts_ms, split_figure, stack_view, stacked
 from manyhands.report.tables.sweeps import LAWS
 
 REACH = 1.25
@@ -111,13 +111,12 @@ def _weak(drawn: Sequence[Curve]) -> Figure:
 
 def _split(record: SweepRecord) -> Figure:
     rows = [row for row in record.rows if row.repeats]
-    parts_ms = [{part: float(getattr(row, f"{part}_ms")) for part in PARTS} for row in rows]
     return split_figure(
         "split",
         "Where a step's time goes",
         "Compute is shared out over the workers; serial is what every worker repeats; comm is what the exchanges took; "
         "wait is time spent waiting for the slowest worker.",
-        list(zip(row_labels(record, rows), parts_ms, strict=True)),
+        list(zip(row_labels(record, rows), map(parts_ms, rows), strict=True)),
         picture="split",
     )
 

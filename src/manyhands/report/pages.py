@@ -27,9 +27,7 @@ def sweep_page(sweep: SweepDir, record: SweepRecord) -> Page:
     paired = len(figures["scaling"]) // 2 * 2
     tables, fits, explained = scaling_tables(record, ON_PAGE), fits_table(record), passages(record)
     failed = [[cell_name(row.cell), row.cell.key, row.failed] for row in record.rows if row.failed]
-    failures = words_table(
-        ["run", "cell", "reason"], failed, "Cells that failed, or ran less often than was asked for"
-    )
+    failures = words_table(["run", "cell", "reason"], failed, "Cells that failed, or ran less often than was asked for")
     return Page(
         name=record.id,
         kicker="manyhands scaling report",

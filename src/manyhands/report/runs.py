@@ -8,16 +8,8 @@ from manyhands.record.texts import count, duration, fixed, percent, rate, times
 from manyhands.report.drawing import Figure
 from manyhands.report.histories import DrawnRun, losses, timelines
 from manyhands.report.html import Page, Section, Tile, facts
-from manyhands.report.stacks import split_figure
-from manyhands.report.tables.runs import (
-    learned_table,
-    numbers_table,
-    parts_ms,
-    rank_parts_s,
-    ranks_table,
-    run_names,
-    speed_table,
-)
+from manyhands.report.stacks import parts_ms, split_figure
+from manyhands.report.tables.runs import learned_table, numbers_table, rank_parts_s, ranks_table, run_names, speed_table
 from manyhands.report.words import machine, task_name
 
 
@@ -63,7 +55,8 @@ def runs_page(runs: Sequence[tuple[RunDir, RunRecord]]) -> Page:
 def run_figures(records: Sequence[RunRecord]) -> list[Figure]:
     """Draw the time split of a warmed-up step, and of every rank over the whole run; none where no time passed."""
     names = run_names(records)
-    if not any(sum(parts_ms(record).values()) for record in records):
+    steps = [parts_ms(record.steady) for record in records]
+    if not any(sum(parts.values()) for parts in steps):
         return []
     ranks = [
         (f"{name}, rank {rank.rank}", {part: 1e3 * seconds for part, seconds in rank_parts_s(rank).items()})
@@ -76,7 +69,7 @@ def run_figures(records: Sequence[RunRecord]) -> list[Figure]:
             "Where a step's time goes",
             "A step once the run had warmed up, mean over the workers: compute is shared out, serial is what every "
             "worker repeats, comm is what the exchanges took, wait is time spent waiting for the slowest worker.",
-            list(zip(names, map(parts_ms, records), strict=True)),
+            list(zip(names, steps, strict=True)),
             picture="split",
         ),
         split_figure(

@@ -168,9 +168,7 @@ def errors(rows: Sequence[Validation]) -> Figure:
     for row in counted(rows) or rows:
         values += [value for value in (row.error_pct, *_bounds_pct(row)) if isfinite(value)]
     room = 0.05 * (max(values) - min(values))
-    y = Axis(
-        title="error of the prediction", span=(min(values) - room, max(values) + room), unit=" %", zero_line=True
-    )
+    y = Axis(title="error of the prediction", span=(min(values) - room, max(values) + room), unit=" %", zero_line=True)
     outside = sum(not min(values) - room <= row.error_pct <= max(values) + room for row in rows)
     further = f" {count(outside, 'point')} further out: double-click to see all." if outside else ""
     return Figure(
@@ -200,9 +198,7 @@ def _errors_by(
     names = sorted(columns) if label in ("workers", "hosts") else list(columns)
     xs: dict[int, float] = {}
     for middle, name in enumerate(names):
-        ordered = sorted(
-            columns[name], key=lambda row: (look.colours[row.engine], row.oversubscribed, row.error_pct)
-        )
+        ordered = sorted(columns[name], key=lambda row: (look.colours[row.engine], row.oversubscribed, row.error_pct))
         for i, row in enumerate(ordered):
             xs[id(row)] = round(middle + WIDE * ((i + 0.5) / len(ordered) - 0.5), 4)
     places = [str(name).replace(":", ":\n") for name in names]

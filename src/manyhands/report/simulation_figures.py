@@ -21,7 +21,7 @@ from manyhands.report.drawing import (
 )
 from manyhands.report.palette import DASHES, MARKERS, SERIES, series_colour
 from manyhands.report.scores import grouped
-from manyhands.report.stacks import PARTS, stack_view, stacked
+from manyhands.report.stacks import PARTS, parts_ms, stack_view, stacked
 
 MOST_POINTS = 60
 """Most points of a curve; of more rows, some are drawn."""
@@ -138,9 +138,8 @@ def split_figure(record: SimulationRecord) -> Figure:
 
 def shares(row: SimulationRow) -> dict[str, float]:
     """Return the parts of a step as percentages of it."""
-    parts = {part: float(getattr(row, f"{part}_ms")) for part in PARTS}
-    whole = sum(parts.values()) or 1.0
-    return {part: 100 * ms / whole for part, ms in parts.items()}
+    whole = sum(parts_ms(row).values()) or 1.0
+    return {part: 100 * ms / whole for part, ms in parts_ms(row).items()}
 
 
 def _split_view(sync: str, rows: Sequence[SimulationRow]) -> View:
@@ -148,7 +147,7 @@ def _split_view(sync: str, rows: Sequence[SimulationRow]) -> View:
     items = []
     for part in PARTS:
         percents = [round(shares(row)[part], 3) for row in rows]
-        times = [milliseconds(getattr(row, f"{part}_ms")) for row in rows]
+        times = [milliseconds(parts_ms(row)[part]) for row in rows]
         hover = [f"{share:.1f} % · {time}" for share, time in zip(percents, times, strict=True)]
         items.append(stacked(PART_NAMES[part], part, names, percents, hover))
     return stack_view(items, names, Axis(span=(0, 101), unit=" %"), sync)

@@ -4,6 +4,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from manyhands.record import Row, Steady
+from manyhands.record.simulation import SimulationRow
 from manyhands.record.texts import milliseconds, share
 from manyhands.report.drawing import Axis, Bars, Figure, Item, View, listed
 
@@ -15,6 +17,11 @@ LINE = 20
 
 BAR = 34
 """Least height of a bar with the gap around it."""
+
+
+def parts_ms(row: Row | SimulationRow | Steady) -> dict[str, float]:
+    """Return the milliseconds of a step by part."""
+    return {part: float(getattr(row, f"{part}_ms")) for part in PARTS}
 
 
 def split_figure(

@@ -1,8 +1,8 @@
-"""The tables of a simulation: how fast, where a step's time goes, and what was trained in what time."""
+"""The tables of a simulation: speed, where a step's time goes, and trainings with their time to some accuracies."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from manyhands.record.simulation import Counted, SimulationRecord, SimulationRow, TrainedRow
+from manyhands.record.simulation import SimulationRecord, SimulationRow, TrainedRow
 from manyhands.record.texts import (
     NOTHING,
     duration,
@@ -31,7 +31,7 @@ FAILURES: Column[SimulationRow] = Column(
 
 
 def _speed(record: SimulationRecord) -> list[Column[SimulationRow]]:
-    """Return the columns of how fast it would be, but for the failures."""
+    """Return the columns of predicted speed and cost, without the failures."""
     by_workers = record.by == "workers"
     of_workers = "Of which a node may have several; a star where a formula was used"
     of_nodes = "A star where a formula was used; the others come from following events"
@@ -52,7 +52,13 @@ def _speed(record: SimulationRecord) -> list[Column[SimulationRow]]:
             shown=lambda rows: any(row.workers != row.number or row.servers for row in rows),
         ),
         *fields("workers", "servers"),
-        Column("batch", _batch, "Global batch: samples of one step over all workers", drop=5, csv="batch_size"),
+        Column(
+            "batch",
+            lambda row: f"{row.batch_size:,}",
+            "Global batch: samples of one step over all workers",
+            drop=5,
+            csv="batch_size",
+        ),
         *fields("method"),
         estimated("step_ms", "step", milliseconds, "Time of one step, with its 90 % interval"),
         estimated(
@@ -68,39 +74,34 @@ def _speed(record: SimulationRecord) -> list[Column[SimulationRow]]:
     ]
 
 
-def _split() -> list[Column[SimulationRow]]:
-    """Return the columns of a step's parts: shares for people, milliseconds for spreadsheets."""
+def _part(part: str, name: str) -> Column[SimulationRow]:
+    """Return the column of a step's part: its share for people, milliseconds for spreadsheets."""
+    return Column(name, lambda row: percent(shares(row)[part]), csv=f"{part}_ms")
 
-    def share_of(part: str) -> Callable[[SimulationRow], str]:
-        return lambda row: percent(shares(row)[part])
 
-    return [Column(name, share_of(part), csv=f"{part}_ms") for part, name in PART_NAMES.items()]
+SPLIT = [_part(part, name) for part, name in PART_NAMES.items()]
 
 
 def _number(row: SimulationRow) -> str:
     return f"{row.number:,}{'*' if row.method == 'closed form' else ''}"
 
 
-def _batch(row: SimulationRow | TrainedRow) -> str:
-    return f"{row.batch_size:,}"
-
-
 def speed_table(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Table:
-    """Return the table of how fast it would be."""
+    """Return the table of predicted speed and cost."""
     return tabulate([*_speed(record), FAILURES], rows, "How fast")
 
 
 def split_table(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Table:
     """Return the table of where a step's time goes."""
-    return tabulate([*_speed(record)[:2], *_split()], rows, "Where a step's time goes")
+    return tabulate([*_speed(record)[:2], *SPLIT], rows, "Where a step's time goes")
 
 
 def numbers_table(record: SimulationRecord) -> Table:
-    """Return the table as plain numbers in full precision, with the units in the headings."""
-    return numbers([*_speed(record), *_split(), FAILURES], record.rows)
+    """Return the spreadsheet of a simulation: all numbers in full precision, with the units in the headings."""
+    return numbers([*_speed(record), *SPLIT, FAILURES], record.rows)
 
 
-BATCH: Column[TrainedRow] = Column("batch", _batch, drop=4)
+BATCH: Column[TrainedRow] = Column("batch", lambda row: f"{row.batch_size:,}", drop=4)
 LR: Column[TrainedRow] = Column("learning rate", lambda row: f"{row.lr:g}", drop=5)
 EPOCHS: Column[TrainedRow] = Column("epochs", lambda row: plain(row.epochs), drop=3)
 ACCURACY: Column[TrainedRow] = Column("accuracy", lambda row: percent(100 * row.test_accuracy, 2))
@@ -116,16 +117,11 @@ STALENESS: Column[TrainedRow] = Column(
 
 
 def _who(record: SimulationRecord) -> list[Column[TrainedRow]]:
-    return [SYNC, Column(record.by, _plain_number)]
-
-
-def _plain_number(row: Counted) -> str:
-    return f"{row.number:,}"
+    return [SYNC, Column(record.by, lambda row: f"{row.number:,}")]
 
 
 def _time_to(record: SimulationRecord, level: float) -> Column[TrainedRow]:
-    """Return the column of the time to an accuracy; with bounds only where it was asked for, or it were too wide."""
-
+    """Return the column of the time to an accuracy; with bounds for the target alone, to keep the table narrow."""
     is_target = level == record.target_accuracy
 
     def text(row: TrainedRow) -> str:
@@ -142,7 +138,7 @@ def _target_cost(record: SimulationRecord) -> Column[TrainedRow]:
 
 
 def time_table(record: SimulationRecord) -> Table:
-    """Return the table of the time to some accuracies."""
+    """Return the table of the trainings' time to some accuracies."""
     to_levels = [_time_to(record, level) for level in levels(record)]
     failures = ", with failures" if any(row.failures for row in record.rows) else ""
     columns = [*_who(record), *to_levels, _target_cost(record), TIME, ACCURACY]
@@ -150,7 +146,7 @@ def time_table(record: SimulationRecord) -> Table:
 
 
 def learned_table(record: SimulationRecord) -> Table:
-    """Return the table of how the trainings were done, and what came out."""
+    """Return the table of the trainings' settings, losses and accuracies."""
     columns: list[Column[TrainedRow]] = [
         *(*_who(record), BATCH, LR, EPOCHS, Column("steps", lambda row: f"{row.steps:,}"), TEST_LOSS, ACCURACY),
         Column("weights", lambda row: row.weights_sha256[:12], left=True),
@@ -160,7 +156,7 @@ def learned_table(record: SimulationRecord) -> Table:
 
 
 def trained_table(record: SimulationRecord) -> Table:
-    """Return the table of all trainings for a terminal; its caption has the settings that are the same for all."""
+    """Return one table of the trainings, for a terminal; its caption has the settings that are the same for all."""
     varying: list[Column[TrainedRow]] = []
     same = []
     for column in (EPOCHS, BATCH, LR):
