@@ -1,14 +1,12 @@
 """The page of a piece of advice."""
 
-from itertools import chain
-
 from manyhands.record.advice import AdviceDir, AdviceRecord
 from manyhands.record.texts import NOTHING, count, day, duration, factor, figure, percent, with_bounds
 from manyhands.report.advice_figures import advice_figures, way_name
 from manyhands.report.html import Page, Section, Tile, again, facts, shell_block
 from manyhands.report.tables.advice import best_table, numbers_table
 from manyhands.report.tables.table import markdown_text
-from manyhands.report.words import Passage, task_name
+from manyhands.report.words import Passage, dotted, task_name
 
 
 def advice_page(folder: AdviceDir, record: AdviceRecord) -> Page:
@@ -19,30 +17,30 @@ def advice_page(folder: AdviceDir, record: AdviceRecord) -> Page:
     notes = [*record.doubts, *stopped]
     based_on = [Passage("Trained", sentences=record.measured), Passage("Assumed", sentences=record.assumed)]
     calibrated = f"{record.machine}, {day(record.calibrated)}"
+    why = [Passage(way, sentences=row.reasons) for way, row in ways.items()]
+    commands = [(f"{way}:", row.command) for way, row in ways.items()]
+    limits = Passage("The gradient's noise, and the next bottleneck", record.noise, record.next)
+    reasons: list[str | list[str]] = []
+    for way, row in ways.items():
+        reasons += [shell_block(markdown_text(way), row.command), row.reasons]
     return Page(
         name=record.id or "advice",
         kicker="manyhands advice report",
         title=f"{task_name(record.task)} to {100 * record.target_accuracy:g} % on {record.cluster}",
         headline=_headline(record),
-        facts=_circumstances(record),
+        facts=dotted(
+            f"{record.considered:,} ways looked at, {count(len(record.trainings), 'training')}",
+            f"at most {figure(record.max_cost)} {record.currency}" if record.max_cost is not None else "",
+            day(record.made),
+            f"took {duration(record.wall_s)}",
+        ),
         tiles=_tiles(record),
         sections=[
             Section("best", "The best ways", data=True, tables=[best_table(record)], notes=notes),
-            Section(
-                "why", "Why", short=True, passages=[Passage(way, sentences=row.reasons) for way, row in ways.items()]
-            ),
-            Section(
-                "type",
-                "What to type",
-                short=True,
-                commands=[(f"{way}:", row.command) for way, row in ways.items()],
-            ),
+            Section("why", "Why", short=True, passages=why),
+            Section("type", "What to type", short=True, commands=commands),
             Section("glance", "All that was looked at", pair=advice_figures(record)),
-            Section(
-                "scale",
-                "What limits it",
-                passages=[Passage("The gradient's noise, and the next bottleneck", record.noise, record.next)],
-            ),
+            Section("scale", "What limits it", passages=[limits]),
             Section(
                 "source",
                 "Based on",
@@ -50,14 +48,12 @@ def advice_page(folder: AdviceDir, record: AdviceRecord) -> Page:
                 passages=[passage for passage in based_on if passage.sentences],
                 facts=[[("cluster", record.cluster), ("calibrated", calibrated)], facts(record.versions)],
             ),
-            Section("again", "Ask again", short=True, commands=again("The advice:", record.command, folder.path)),
+            again("The advice:", record.command, folder.path, "Ask again"),
         ],
         numbers=numbers_table(record),
         blocks=[
             best_table(record),
-            *chain.from_iterable(
-                (shell_block(markdown_text(way), row.command), row.reasons) for way, row in ways.items()
-            ),
+            *reasons,
             [record.noise, *record.next, *notes, *record.measured, *record.assumed],
             shell_block("Ask again:", record.command),
         ],
@@ -75,17 +71,6 @@ def _headline(record: AdviceRecord) -> str:
         f"The soonest is {way_name(best)}: {time}, {factor(best.speed_up.value)} as soon as one worker with "
         f"a batch of {record.alone.batch_size:,}."
     )
-
-
-def _circumstances(record: AdviceRecord) -> str:
-    """Say in a line what was looked at, and when."""
-    parts = [
-        f"{record.considered:,} ways looked at, {count(len(record.trainings), 'training')}",
-        *([f"at most {figure(record.max_cost)} {record.currency}"] if record.max_cost is not None else []),
-        day(record.made),
-        f"took {duration(record.wall_s)}",
-    ]
-    return " · ".join(parts)
 
 
 def _tiles(record: AdviceRecord) -> list[Tile]:

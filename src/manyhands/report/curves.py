@@ -6,6 +6,7 @@ from typing import Literal
 
 from manyhands.record import Cell, Finding, Fit, Row, SweepRecord
 from manyhands.record.texts import images_name
+from manyhands.report.scores import grouped
 
 Batch = int | Literal["full"]
 
@@ -34,26 +35,25 @@ class Curve:
 
 def curves(record: SweepRecord) -> list[Curve]:
     """Group the rows of a sweep into curves, in the order of the record."""
-    cells = [row.cell for row in record.rows if row.cell.role == "cell"]
-    engines = {_key(record, cell): cell.engine for cell in cells}
-    several_batches = len({batch for _, batch, _ in engines}) > 1
-    several_images = len({image for *_, image in engines}) > 1
+    cells = [row for row in record.rows if row.cell.role == "cell"]
+    groups = grouped(cells, lambda row: _key(record, row.cell))
+    several_batches = len({batch for _, batch, _ in groups}) > 1
+    several_images = len({image for *_, image in groups}) > 1
     styles: Counter[str] = Counter()
-    grouped = []
-    for key, engine in engines.items():
-        series, batch, image = key
+    drawn = []
+    for (series, batch, image), alike in groups.items():
         names = [series]
         names += [f"batch {batch}"] if several_batches else []
         names += [images_name(image)] if several_images else []
-        rows = [r for r in record.rows if r.cell.role == "cell" and r.repeats and _key(record, r.cell) == key]
-        rows.sort(key=lambda r: r.cell.size)
         alone = (r for r in record.rows if r.cell.role == "baseline")
         baseline = next((r for r in alone if (r.cell.batch_size, r.cell.image_size) == (batch, image)), None)
-        fits = [f for f in record.fits if (f.series, f.batch_size, f.image_size) == key]
+        rows = sorted((row for row in alike if row.repeats), key=lambda row: row.cell.size)
+        fits = [f for f in record.fits if (f.series, f.batch_size, f.image_size) == (series, batch, image)]
         findings = [(row, f) for row in rows for f in record.findings if f.row == row.cell.key]
-        grouped.append(Curve(", ".join(names), engine, styles[engine], baseline, rows, fits, findings))
+        engine = alike[0].cell.engine
+        drawn.append(Curve(", ".join(names), engine, styles[engine], baseline, rows, fits, findings))
         styles[engine] += 1
-    return grouped
+    return drawn
 
 
 def _key(record: SweepRecord, cell: Cell) -> tuple[str, Batch, int]:

@@ -168,19 +168,6 @@ def dashed(name: str, x: Sequence[float], y: Sequence[float]) -> Series:
     return Series(name=name, x=x, y=y, colour="muted", width=1.5, dash="dash")
 
 
-def workers_axis(counts: Sequence[int], reach: float) -> Axis:
-    """Return the axis of workers up to `reach`, with a tick at each measured count; logarithmic beyond 8 workers."""
-    ticks = sorted(set(counts))
-    if ticks[-1] > 8:
-        return Axis(title="workers", log=True, ticks=ticks)
-    return Axis(title="workers", ticks=ticks, span=(min(0.8, ticks[0] - 0.2), reach))
-
-
-def doubling_axis(title: str) -> Axis:
-    """Return a logarithmic axis with ticks at powers of two."""
-    return Axis(title=title, log=True, ticks=[2.0**power for power in range(-4, 13)])
-
-
 MOST_TICKS = 7
 """Most ticks of an axis of counts that fit side by side on a phone."""
 

@@ -1,18 +1,20 @@
 """The figures of a sweep: speed-up, efficiency, weak scaling, time split, lost percents, accuracy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import get_args
 
 from manyhands.record import Cause, Fit, Interval, Row, SweepRecord
 from manyhands.record.texts import cell_names, coverage, has_width, in_brackets, milliseconds, with_coverage
 from manyhands.report.curves import Curve, curves, fitted_speed_up
-from manyhands.report.drawing import Axis, Figure, Series, View, dashed, doubling_axis, listed, workers_axis
+from manyhands.report.drawing import Axis, Figure, Series, View, dashed, listed
 from manyhands.report.palette import DASHES, MARKERS, engine_colour
 from manyhands.report.stacks import parts_ms, split_figure, stack_view, stacked
 from manyhands.report.tables.sweeps import LAWS
 
 REACH = 1.25
 """Ratio of the end of the axis, to which fitted laws are drawn, to the most workers."""
+FEW = 8
+"""Most workers that are shown on a linear axis."""
 
 Value = Callable[[Row], Interval | None]
 
@@ -45,12 +47,16 @@ def _speed_up(record: SweepRecord, drawn: Sequence[Curve]) -> Figure:
     highest = max([1.0, *(row.speed_up.high for curve in drawn for row in curve.rows if row.speed_up)])
     title = "speed-up over one worker"
     x = _workers(drawn)
-    y = doubling_axis(title) if most > 8 else Axis(title=title, span=(0, 1.06 * max(most, highest)))
+    y = Axis(title=title, span=(0, 1.06 * max(most, highest)))
+    if most > FEW:
+        y = Axis(title=title, log=True, ticks=[2.0**power for power in range(-4, 13)])
+    least = least_coverage(row.speed_up for curve in drawn for row in curve.rows)
+    bars = f"bars are {least} intervals, " if least else ""
     kind = "Samples per second against those of one worker" if record.kind == "weak" else "How many times as fast"
     return Figure(
         id="speed-up",
         title="Speed-up",
-        about=f"{kind}; {_bars(drawn)}the dashed line is the ideal"
+        about=f"{kind}; {bars}the dashed line is the ideal"
         f"{', dotted lines are the law fitted' if fits else ''}{_hollow(drawn)}.",
         alt=_listed("Speed-up over workers", drawn, lambda row: row.speed_up, lambda v: f"{v:.2f} times"),
         views=[
@@ -214,19 +220,20 @@ def _points(curve: Curve, value: Value, unit: str, factor: float, shift: float) 
 
 
 def _workers(drawn: Sequence[Curve]) -> Axis:
-    return workers_axis([1, *(row.cell.size for curve in drawn for row in curve.rows)], _most(drawn) * REACH)
+    ticks = sorted({1, *(row.cell.size for curve in drawn for row in curve.rows)})
+    if ticks[-1] > FEW:
+        return Axis(title="workers", log=True, ticks=ticks)
+    return Axis(title="workers", ticks=ticks, span=(0.8, ticks[-1] * REACH))
 
 
 def _most(drawn: Sequence[Curve]) -> int:
     return max(row.cell.size for curve in drawn for row in curve.rows)
 
 
-def _bars(drawn: Sequence[Curve]) -> str:
-    """Say what the error bars are: intervals of the least coverage of all rows."""
-    known = [row.speed_up for curve in drawn for row in curve.rows if row.speed_up and has_width(row.speed_up)]
-    if not known:
-        return ""
-    return f"bars are {coverage(min(known, key=lambda interval: interval.coverage_pct))} intervals, "
+def least_coverage(intervals: Iterable[Interval | None]) -> str:
+    """Return the least coverage of the intervals that are shown; empty where none is."""
+    known = [interval for interval in intervals if interval and has_width(interval)]
+    return coverage(min(known, key=lambda interval: interval.coverage_pct)) if known else ""
 
 
 def _hollow(drawn: Sequence[Curve]) -> str:

@@ -111,25 +111,24 @@ def shell_block(label: str, command: str) -> str:
     return f"{label}\n\n```sh\n{command}\n```" if command else ""
 
 
-def again(label: str, command: str, path: Path) -> list[Pair]:
-    """Return the command that repeats the work, where it is known, and the one that draws the report of `path`."""
+def again(label: str, command: str, path: Path, title: str = "Run it again") -> Section:
+    """Return the section of the command that repeats the work, where it is known, and of the one that draws `path`."""
     drawing = ("This report, drawn again from the stored record:", f"manyhands report {shlex.quote(str(path))}")
-    return [(label, command), drawing] if command else [drawing]
+    return Section("again", title, short=True, commands=[(label, command), drawing] if command else [drawing])
 
 
 def facts(values: Mapping[str, Any]) -> list[Pair]:
     """Return a record's facts about hardware or versions as texts, with units for names that end in one."""
-    return [_fact(name, value) for name, value in values.items()]
-
-
-def _fact(name: str, value: Any) -> Pair:
-    if isinstance(value, list):
-        value = ", ".join(map(str, value)) or "none"
-    if name.endswith("_gib"):
-        return name.removesuffix("_gib"), f"{value} GiB"
-    if name.endswith("_bytes"):
-        return name.removesuffix("_bytes"), num_bytes(value)
-    return {"cpu": "processor"}.get(name, name.replace("_", " ")), str(value)
+    pairs = []
+    for name, value in values.items():
+        if name.endswith("_gib"):
+            pairs.append((name.removesuffix("_gib"), f"{value} GiB"))
+        elif name.endswith("_bytes"):
+            pairs.append((name.removesuffix("_bytes"), num_bytes(value)))
+        else:
+            text = (", ".join(map(str, value)) or "none") if isinstance(value, list) else str(value)
+            pairs.append(("processor" if name == "cpu" else name.replace("_", " "), text))
+    return pairs
 
 
 def render(page: Page) -> str:

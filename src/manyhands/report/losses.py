@@ -33,8 +33,8 @@ def loss_curve(run: RunDir, most: int = MOST_POINTS) -> LossCurve | None:
     points = [point for line in lines if (point := _point(line))]
     if not points:
         return None
-    steps, losses = [step for step, _, _ in points], [loss for _, loss, _ in points]
-    seconds = list(accumulate(took_s for _, _, took_s in points))
+    steps, losses, times_s = zip(*points, strict=True)
+    seconds = list(accumulate(times_s))
     bucket = math.ceil(len(steps) / most)
     starts = range(0, len(steps), bucket)
     means = [fmean(losses[i : i + bucket]) for i in starts]

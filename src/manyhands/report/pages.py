@@ -5,15 +5,13 @@ from manyhands.record.texts import (
     NOTHING,
     cell_name,
     cell_names,
-    coverage,
-    has_width,
     percent,
     rate,
     times,
     with_coverage,
 )
 from manyhands.report.curves import curves
-from manyhands.report.figures import CAUSES, sweep_figures
+from manyhands.report.figures import CAUSES, least_coverage, sweep_figures
 from manyhands.report.histories import losses, runs_of, timelines
 from manyhands.report.html import Page, Section, Tile, again, facts, shell_block
 from manyhands.report.tables.sweeps import ON_PAGE, fits_table, notes, numbers_table, scaling_table, scaling_tables
@@ -51,12 +49,7 @@ def sweep_page(sweep: SweepDir, record: SweepRecord) -> Page:
             Section("laws", "Fitted laws", short=True, tables=[fits]),
             Section("failed", "What failed", short=True, tables=[failures]),
             Section("machine", "The machine", short=True, facts=[facts(record.hardware), facts(record.versions)]),
-            Section(
-                "again",
-                "Run it again",
-                short=True,
-                commands=again("The sweep, on this machine or another:", record.command, sweep.path),
-            ),
+            again("The sweep, on this machine or another:", record.command, sweep.path),
         ],
         numbers=numbers_table(record),
         blocks=[
@@ -72,10 +65,9 @@ def sweep_page(sweep: SweepDir, record: SweepRecord) -> Page:
 
 def _footer(record: SweepRecord) -> str:
     """Say what the figures are, and the least coverage of their intervals: rows of fewer repeats have less."""
-    known = [row.step_ms for row in record.rows if row.step_ms and has_width(row.step_ms)]
+    least = least_coverage(row.step_ms for row in record.rows)
     most = max((row.repeats for row in record.rows), default=0)
-    if known:
-        least = coverage(min(known, key=lambda interval: interval.coverage_pct))
+    if least:
         return f"Figures are medians over the repeats; their intervals hold the true median in {least} of cases."
     if most > 1:
         return f"Figures are medians of at most {most} repeats, too few for an interval."

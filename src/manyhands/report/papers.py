@@ -1,8 +1,6 @@
 """Papers' tables: each published figure, ours beside it, and the verdict; on a terminal and in Markdown."""
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any
 
 from manyhands.record.papers import (
     FigureKind,
@@ -28,19 +26,6 @@ GAP = 1
 """Blanks between two columns."""
 
 
-@dataclass(frozen=True)
-class _ColumnGroup:
-    """Columns that are not separated, such as the paper's figure and ours."""
-
-    columns: list[Column[Any]]
-    cells: list[list[str]]
-
-    @property
-    def width(self) -> int:
-        headings = [column.heading for column in self.columns]
-        return sum(max(map(len, texts)) + GAP for texts in zip(headings, *self.cells, strict=True))
-
-
 def headline(table: ReproducedTable) -> str:
     """Name a table: `table 1: strong scaling`."""
     return f"{table.name}: {table.title}" if table.title else table.name
@@ -59,13 +44,16 @@ def tables_of(table: ReproducedTable, width: int = 0) -> list[Table]:
     if _is_sentences(table):
         return [_joined([labels, verdicts, _words(["by"], [[row.why] for row in rows], folds=True)])]
     figures = [_figures(rows, i) for i in range(len(rows[0].figures))]
-    parts: list[list[_ColumnGroup]] = [[labels]]
+    parts = [[labels]]
     for group in [*figures, verdicts]:
-        taken = sum(other.width for other in parts[-1])
-        if width and len(parts[-1]) > 1 and taken + group.width > width:
+        if width and len(parts[-1]) > 1 and sum(map(_width, [*parts[-1], group])) > width:
             parts.append([labels])
         parts[-1].append(group)
     return [_joined(part) for part in parts]
+
+
+def _width(table: Table) -> int:
+    return sum(max(map(len, texts)) + GAP for texts in zip(table.headings, *table.rows, strict=True))
 
 
 def whys(table: ReproducedTable) -> list[str]:
@@ -117,19 +105,19 @@ def _paper(paper: ReproducedPaper) -> list[str]:
     return lines
 
 
-def _figures(rows: list[ReproducedRow], i: int) -> _ColumnGroup:
+def _figures(rows: list[ReproducedRow], i: int) -> Table:
     """Return the columns of the rows' i-th figure: the paper's, where it has one, and ours."""
     figures = [row.figures[i] for row in rows]
     name = figures[0].column
     ours = [_ours(row.figures[i], crowded=row.oversubscribed) for row in rows]
     if not any(figure.published for figure in figures):
-        return _ColumnGroup([Column(f"{name}: ours")], [[text] for text in ours])
+        return Table([Column(f"{name}: ours")], [[text] for text in ours])
     pairs = [[figure.published or NOTHING, text] for figure, text in zip(figures, ours, strict=True)]
-    return _ColumnGroup([Column(f"{name}: paper"), Column("ours")], pairs)
+    return Table([Column(f"{name}: paper"), Column("ours")], pairs)
 
 
-def _words(headings: list[str], cells: list[list[str]], *, folds: bool = False) -> _ColumnGroup:
-    return _ColumnGroup([Column(heading, left=True, folds=folds) for heading in headings], cells)
+def _words(headings: list[str], cells: list[list[str]], *, folds: bool = False) -> Table:
+    return Table([Column(heading, left=True, folds=folds) for heading in headings], cells)
 
 
 def _ours(figure: PaperFigure, *, crowded: bool) -> str:
@@ -144,6 +132,8 @@ def _ours(figure: PaperFigure, *, crowded: bool) -> str:
     return f"{value}{mark}{spread}"
 
 
-def _joined(groups: list[_ColumnGroup]) -> Table:
+def _joined(groups: list[Table]) -> Table:
+    """Put tables of the same rows side by side."""
     columns = [column for group in groups for column in group.columns]
-    return Table(columns, [[cell for group in groups for cell in group.cells[i]] for i in range(len(groups[0].cells))])
+    rows = [[cell for cells in row for cell in cells] for row in zip(*(group.rows for group in groups), strict=True)]
+    return Table(columns, rows)

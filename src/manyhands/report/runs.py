@@ -23,7 +23,10 @@ def runs_page(runs: Sequence[tuple[RunDir, RunRecord]]) -> Page:
     ]
     tasks = ", ".join(dict.fromkeys(task_name(record.task) for record in records))
     tables, notes = [speed_table(records), learned_table(records)], _notes(records)
-    commands = [f"manyhands train --config {shlex.quote(str(folder.toml))}" for folder in folders]
+    commands = [
+        (f"{name}:", f"manyhands train --config {shlex.quote(str(folder.toml))}")
+        for name, folder in zip(names, folders, strict=True)
+    ]
     return Page(
         name=first.id,
         kicker="manyhands run report",
@@ -38,12 +41,7 @@ def runs_page(runs: Sequence[tuple[RunDir, RunRecord]]) -> Page:
             Section("timeline", "Timeline", short=True, figures=timelines(drawn)),
             Section("ranks", "Ranks", short=True, tables=[ranks_table(records)]),
             Section("machine", "The machine", short=True, facts=[facts(first.hardware), facts(first.versions)]),
-            Section(
-                "again",
-                "Run it again",
-                short=True,
-                commands=[(f"{name}:", command) for name, command in zip(names, commands, strict=True)],
-            ),
+            Section("again", "Run it again", short=True, commands=commands),
         ],
         numbers=numbers_table(records),
         blocks=[*tables, notes],

@@ -1,7 +1,7 @@
 """Figures of validations: predicted against measured, and the errors by workers, strategy or task."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 
 from manyhands.record.simulation import Validation
@@ -21,31 +21,8 @@ MISSED = "interval missed"
 
 Place = Callable[[Validation], tuple[float, float, float, float]]
 """Returns x and y of a row, and the lower and upper end of its error bar."""
-
-
-@dataclass(frozen=True)
-class Looks:
-    """A way to tell rows apart: colours by engine or by strategy, and shapes by task."""
-
-    name_of: Name
-    """Reads the engine or the strategy of a row."""
-    colours: Mapping[str, str]
-    shapes: Mapping[str, str]
-
-    def kind(self, row: Validation) -> tuple[str, str, bool]:
-        """Return the key of rows that are drawn as one series."""
-        return self.name_of(row), task_name(row.task), row.oversubscribed
-
-
-def looks(rows: Sequence[Validation]) -> dict[str, Looks]:
-    """Return two ways to tell rows apart: with colours by engine, and by strategy."""
-    tasks = grouped(rows, lambda row: task_name(row.task))
-    engines, syncs = grouped(rows, lambda row: row.engine), grouped(rows, lambda row: row.sync)
-    shapes = {task: MARKERS[i % len(MARKERS)] for i, task in enumerate(tasks)}
-    return {
-        "engine": Looks(lambda row: row.engine, {engine: engine_colour(engine) for engine in engines}, shapes),
-        "strategy": Looks(lambda row: row.sync, {sync: series_colour(i) for i, sync in enumerate(syncs)}, shapes),
-    }
+COLOURED_BY: dict[str, Name] = {"engine": lambda row: row.engine, "strategy": lambda row: row.sync}
+"""What the colours of points may stand for; their shapes stand for tasks."""
 
 
 def row_name(row: Validation) -> str:
@@ -74,25 +51,29 @@ def scatter(rows: Sequence[Validation]) -> Figure:
         f"it too fast. Bars are the predictions' 90 % intervals{ringed}{hollow}.",
         alt=_listed("Predicted against measured step times", rows),
         views=[
-            View(label=name, items=[diagonal, *_points(rows, look, place)], x=x, y=y, height=HEIGHT)
-            for name, look in looks(rows).items()
+            View(label=by, items=[diagonal, *_points(rows, by, place)], x=x, y=y, height=HEIGHT) for by in COLOURED_BY
         ],
         choose="Colour",
         picture="predicted",
     )
 
 
-def _points(rows: Sequence[Validation], look: Looks, place: Place) -> list[Series]:
+def _points(rows: Sequence[Validation], by: str, place: Place) -> list[Series]:
     """Draw rows by colour and shape, ringed where the interval was missed; the legend's entries come first."""
-    items = _legend(rows, look)
-    for (name, task, shared), alike in grouped(rows, look.kind).items():
+    name_of = COLOURED_BY[by]
+    names, tasks = grouped(rows, name_of), grouped(rows, lambda row: task_name(row.task))
+    colours = {name: engine_colour(name) if by == "engine" else series_colour(i) for i, name in enumerate(names)}
+    shapes = {task: MARKERS[i % len(MARKERS)] for i, task in enumerate(tasks)}
+    items = _legend(rows, colours, shapes)
+    kinds = grouped(rows, lambda row: (name_of(row), task_name(row.task), row.oversubscribed))
+    for (name, task, shared), alike in kinds.items():
         xs, ys, lows, highs = zip(*map(place, alike), strict=True)
         points = Series(
             name=f"{name}, {task}",
             x=xs,
             y=ys,
-            colour=look.colours[name],
-            marker=look.shapes[task],
+            colour=colours[name],
+            marker=shapes[task],
             hollow=shared,
             reach=(
                 [max(0.0, y - low) for y, low in zip(ys, lows, strict=True)],
@@ -117,13 +98,12 @@ def _points(rows: Sequence[Validation], look: Looks, place: Place) -> list[Serie
     return items
 
 
-def _legend(rows: Sequence[Validation], look: Looks) -> list[Series]:
+def _legend(rows: Sequence[Validation], colours: Mapping[str, str], shapes: Mapping[str, str]) -> list[Series]:
     """Return the legend's entries: colours, shapes where there are several, and marks."""
     entries = [
-        Series(name=name, colour=colour, marker="circle", groups=[f"colour {name}"])
-        for name, colour in look.colours.items()
+        Series(name=name, colour=colour, marker="circle", groups=[f"colour {name}"]) for name, colour in colours.items()
     ]
-    for task, shape in look.shapes.items() if len(look.shapes) > 1 else ():
+    for task, shape in shapes.items() if len(shapes) > 1 else ():
         entries.append(Series(name=task, colour="muted", marker=shape, groups=[f"task {task}"]))
     if any(row.oversubscribed for row in rows):
         entries.append(Series(name=SHARED, colour="muted", marker="circle", hollow=True))
@@ -193,18 +173,17 @@ def _errors_by(
     rows: Sequence[Validation], aim: float, y: Axis, label: str, column: Callable[[Validation], str | int]
 ) -> View:
     """Draw the errors in columns, within which those of one colour stand together, the lowest first."""
-    look = looks(rows)["engine"]
     columns = grouped(rows, column)
     names = sorted(columns) if label in ("workers", "hosts") else list(columns)
     xs: dict[int, float] = {}
     for middle, name in enumerate(names):
-        ordered = sorted(columns[name], key=lambda row: (look.colours[row.engine], row.oversubscribed, row.error_pct))
+        ordered = sorted(columns[name], key=lambda row: (engine_colour(row.engine), row.oversubscribed, row.error_pct))
         for i, row in enumerate(ordered):
             xs[id(row)] = round(middle + WIDE * ((i + 0.5) / len(ordered) - 0.5), 4)
     places = [str(name).replace(":", ":\n") for name in names]
     return View(
         label=label,
-        items=[Shade(-aim, aim), *_points(rows, look, lambda row: (xs[id(row)], row.error_pct, *_bounds_pct(row)))],
+        items=[Shade(-aim, aim), *_points(rows, "engine", lambda row: (xs[id(row)], row.error_pct, *_bounds_pct(row)))],
         x=Axis(title=label, ticks=range(len(names)), names=places, span=(-0.5, len(names) - 0.5)),
         y=y,
         height=HEIGHT,

@@ -61,11 +61,6 @@ class PredictionScore:
             return "too few cases"
         return "too few" if self.held_pct < low else "too many" if self.held_pct > high else "right"
 
-    @property
-    def is_held(self) -> bool | None:
-        """Whether the share of intervals that held is within the aim; None where there are too few cases."""
-        return None if self.holding == "too few cases" else self.holding == "right"
-
 
 def counted(rows: Iterable[Validation]) -> list[Validation]:
     """Return the rows whose ranks had a core each, which alone are counted."""

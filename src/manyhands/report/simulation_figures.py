@@ -21,7 +21,7 @@ from manyhands.report.drawing import (
 )
 from manyhands.report.palette import DASHES, MARKERS, SERIES, series_colour
 from manyhands.report.scores import grouped
-from manyhands.report.stacks import PARTS, parts_ms, stack_view, stacked
+from manyhands.report.stacks import PARTS, parts_ms, split_bars, stack_view
 
 MOST_POINTS = 60
 """Most points of a curve; of more rows, some are drawn."""
@@ -143,14 +143,8 @@ def shares(row: SimulationRow) -> dict[str, float]:
 
 
 def _split_view(sync: str, rows: Sequence[SimulationRow]) -> View:
-    names = [row.many for row in rows]
-    items = []
-    for part in PARTS:
-        percents = [round(shares(row)[part], 3) for row in rows]
-        times = [milliseconds(parts_ms(row)[part]) for row in rows]
-        hover = [f"{share:.1f} % · {time}" for share, time in zip(percents, times, strict=True)]
-        items.append(stacked(PART_NAMES[part], part, names, percents, hover))
-    return stack_view(items, names, Axis(span=(0, 101), unit=" %"), sync)
+    items = split_bars([(row.many, parts_ms(row)) for row in rows], PART_NAMES)
+    return stack_view(items, [row.many for row in rows], Axis(span=(0, 101), unit=" %"), sync)
 
 
 def _estimates(rows: Iterable[SimulationRow], name: str) -> list[tuple[SimulationRow, Estimate]]:

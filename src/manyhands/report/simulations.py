@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from manyhands.record.simulation import Estimate, SimulationDir, SimulationRecord, SimulationRow
+from manyhands.record.simulation import SimulationDir, SimulationRecord, SimulationRow
 from manyhands.record.texts import (
     NOTHING,
     count,
@@ -20,7 +20,7 @@ from manyhands.report.simulation_figures import PART_NAMES, scaling_figures, sha
 from manyhands.report.tables.simulations import learned_table, numbers_table, speed_table, split_table, time_table
 from manyhands.report.tables.table import one_line, words_table
 from manyhands.report.trained import trained_figures, trained_sentence
-from manyhands.report.words import Passage, task_name
+from manyhands.report.words import Passage, dotted, task_name
 
 MOST_ROWS = 120
 """Most rows of a table on the page; the CSV has all."""
@@ -32,16 +32,24 @@ def simulation_page(folder: SimulationDir, record: SimulationRecord) -> Page:
     """Return a simulation's page, made from its record."""
     figures = scaling_figures(record)
     paired = len(figures) // 2 * 2
-    rows = some(record.rows, MOST_ROWS)
+    rows, numbers = some(record.rows, MOST_ROWS), sorted({row.number for row in record.rows})
     tables = [speed_table(record, rows), split_table(record, rows)]
     trained = [time_table(record), learned_table(record)]
     failed = [[name, one_line(reason)] for name, reason in record.failed.items()]
+    failures = words_table(["training", "reason"], failed, "Trainings that failed")
     return Page(
         name=record.id or "simulation",
         kicker="manyhands simulation report",
         title=f"{task_name(record.task)} on {record.cluster}, predicted",
         headline=_headline(record),
-        facts=_circumstances(record),
+        facts=dotted(
+            f"{numbers[0]:,} to {numbers[-1]:,} {record.by}" if len(numbers) > 1 else "",
+            f"engine {record.engine}",
+            count(record.parameters, "parameter"),
+            count(record.samples, "sample"),
+            day(record.made),
+            f"took {duration(record.wall_s)}",
+        ),
         tiles=_tiles(record) if record.rows else [],
         sections=[
             Section("scaling", "Scaling", pair=figures[:paired], figures=figures[paired:]),
@@ -61,16 +69,9 @@ def simulation_page(folder: SimulationDir, record: SimulationRecord) -> Page:
                 notes=_notes(record),
                 meanings=[(column.heading, column.about) for column in tables[0].columns if rows and column.about],
             ),
-            Section(
-                "failed",
-                "What failed",
-                short=True,
-                tables=[words_table(["training", "reason"], failed, "Trainings that failed")],
-            ),
+            Section("failed", "What failed", short=True, tables=[failures]),
             Section("source", "Predicted from", short=True, facts=[_source(record), facts(record.versions)]),
-            Section(
-                "again", "Run it again", short=True, commands=again("The simulation:", record.command, folder.path)
-            ),
+            again("The simulation:", record.command, folder.path),
         ],
         numbers=numbers_table(record),
         blocks=[*tables, *trained, _notes(record), shell_block("Run it again:", record.command)],
@@ -92,17 +93,14 @@ def _headline(record: SimulationRecord) -> str:
     if best.speed_up.value <= 1:
         first = f"No number of {record.by} makes {name} faster than one worker alone."
     else:
+        low, high = best.speed_up.low, best.speed_up.high
+        interval = f" (90 %: {figure(low)}–{figure(high)})" if low < high else ""
         first = (
-            f"{name} on {best.many} is predicted to be {_times(best.speed_up)} as fast as one worker, "
+            f"{name} on {best.many} is predicted to be {factor(best.speed_up.value)}{interval} as fast as one worker, "
             f"at {percent(100 * best.efficiency.value, 0)} efficiency."
         )
     second = trained_sentence(record) or _slowest(record, best)
     return f"{first} {second}".strip()
-
-
-def _times(value: Estimate) -> str:
-    text = factor(value.value)
-    return f"{text} (90 %: {figure(value.low)}–{figure(value.high)})" if value.low < value.high else text
 
 
 def _slowest(record: SimulationRecord, best: SimulationRow) -> str:
@@ -116,21 +114,6 @@ def _slowest(record: SimulationRecord, best: SimulationRow) -> str:
     most = max(row.number for row in record.rows if row.sync == worst.sync)
     end = "reaches" if worst.number == most else f"gains nothing beyond {worst.many}, where it has"
     return f"The slowest strategy, {worst.sync}, {end} {factor(worst.speed_up.value)}."
-
-
-def _circumstances(record: SimulationRecord) -> str:
-    """Say in a line what was predicted, from what, and when."""
-    rows = sorted(record.rows, key=lambda row: row.number)
-    several = rows and rows[0].number < rows[-1].number
-    parts = [
-        *([f"{rows[0].number:,} to {rows[-1].many}"] if several else []),
-        f"engine {record.engine}",
-        count(record.parameters, "parameter"),
-        count(record.samples, "sample"),
-        day(record.made),
-        f"took {duration(record.wall_s)}",
-    ]
-    return " · ".join(parts)
 
 
 def _tiles(record: SimulationRecord) -> list[Tile]:

@@ -29,17 +29,11 @@ def split_figure(
 ) -> Figure:
     """Draw where time goes: for each row its name, and its milliseconds by part."""
     names = [row_name for row_name, _ in rows]
-    wholes = [sum(parts.values()) for _, parts in rows]
-    percents, times = [], []
-    for part in PARTS:
-        ms = [round(parts[part], 6) for _, parts in rows]
-        shares = [round(100 * value / (whole or 1.0), 3) for value, whole in zip(ms, wholes, strict=True)]
-        hover = [f"{p:.1f} % · {milliseconds(value)}" for p, value in zip(shares, ms, strict=True)]
-        percents.append(stacked(part, part, names, shares, hover))
-        times.append(replace(percents[-1], lengths=ms))
+    percents = split_bars(rows)
+    times = [replace(bars, lengths=[round(parts[bars.name], 6) for _, parts in rows]) for bars in percents]
     said = [
-        f"{row_name}: " + ", ".join(f"{part} {share(parts[part], whole)}" for part in PARTS)
-        for (row_name, parts), whole in zip(rows, wholes, strict=True)
+        f"{row_name}: " + ", ".join(f"{part} {share(parts[part], sum(parts.values()))}" for part in PARTS)
+        for row_name, parts in rows
     ]
     return Figure(
         id=name,
@@ -53,6 +47,17 @@ def split_figure(
         choose="Unit",
         picture=picture,
     )
+
+
+def split_bars(rows: Sequence[tuple[str, Mapping[str, float]]], names: Mapping[str, str] | None = None) -> list[Bars]:
+    """Return one part of all bars after another, as percentages of each row; `names` has other names of the parts."""
+    items = []
+    for part in PARTS:
+        percents = [round(100 * parts[part] / (sum(parts.values()) or 1.0), 3) for _, parts in rows]
+        times = [milliseconds(parts[part]) for _, parts in rows]
+        hover = [f"{percent:.1f} % · {time}" for percent, time in zip(percents, times, strict=True)]
+        items.append(stacked((names or {}).get(part, part), part, [name for name, _ in rows], percents, hover))
+    return items
 
 
 def stacked(name: str, colour: str, rows: Sequence[str], percents: Sequence[float], hover: Sequence[str] = ()) -> Bars:

@@ -1,7 +1,7 @@
 """The timeline of some steps on every rank, read from a run's trace."""
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -94,24 +94,22 @@ def _without(piece: Piece, comm: Iterable[Piece]) -> list[Piece]:
 
 def _waits(comm: list[Piece]) -> list[Piece]:
     """Split each collective: a rank waited, before the exchange, as long as it spent beyond the shortest rank."""
-    calls: dict[tuple[int, int], dict[int, Piece]] = defaultdict(dict)
-    rest, counts = [], defaultdict[tuple[int, int], int](int)
+    calls: dict[tuple[int, int], list[Piece]] = defaultdict(list)
+    counts: Counter[tuple[int, int]] = Counter()
+    pieces = []
     for piece in sorted(comm, key=lambda p: p.start_ms):
-        if piece.name not in COLLECTIVES:
-            rest.append(piece)
-            continue
-        number = counts[piece.rank, piece.step]
-        counts[piece.rank, piece.step] += 1
-        calls[piece.step, number][piece.rank] = piece
-    ranks = {piece.rank for piece in comm}
+        if piece.name in COLLECTIVES:
+            counts[piece.rank, piece.step] += 1
+            calls[piece.step, counts[piece.rank, piece.step]].append(piece)
+        else:
+            pieces.append(piece)
+    num_ranks = len({piece.rank for piece in comm})
     for call in calls.values():
-        same = set(call) == ranks and len({piece.name for piece in call.values()}) == 1
-        rest += [part for piece in call.values() for part in (_cut(piece, call) if same else [piece])]
-    return rest
-
-
-def _cut(piece: Piece, call: dict[int, Piece]) -> list[Piece]:
-    shortest = min(p.end_ms - p.start_ms for p in call.values())
-    at = piece.end_ms - shortest
-    waiting = replace(piece, name=f"waiting for {piece.name}", kind="wait", end_ms=at)
-    return [*([waiting] if at > piece.start_ms else []), replace(piece, start_ms=at)]
+        is_matched = len(call) == num_ranks and len({piece.name for piece in call}) == 1
+        shortest = min(piece.end_ms - piece.start_ms for piece in call)
+        for piece in call:
+            start_ms = piece.end_ms - shortest if is_matched else piece.start_ms
+            if start_ms > piece.start_ms:
+                pieces.append(replace(piece, name=f"waiting for {piece.name}", kind="wait", end_ms=start_ms))
+            pieces.append(replace(piece, start_ms=start_ms))
+    return pieces

@@ -75,7 +75,7 @@ def trained_figures(record: SimulationRecord) -> list[Figure]:
 
 def _figure(record: SimulationRecord, title: str, about: str, values: Sequence[list[float]], y: Axis) -> Figure:
     """Draw one curve for each training, coloured by strategy as in other figures, dashed by the number of nodes."""
-    syncs = dict.fromkeys(row.sync for row in (*record.rows, *record.trained))
+    syncs = dict.fromkeys([*(row.sync for row in record.rows), *(row.sync for row in record.trained)])
     colours = {sync: series_colour(i) for i, sync in enumerate(syncs)}
     counts = {row.number: row.many for row in sorted(record.trained, key=lambda row: row.number)}
     dashes = {number: DASHES[i % len(DASHES)] for i, number in enumerate(counts)}

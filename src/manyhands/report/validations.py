@@ -17,7 +17,7 @@ from manyhands.report.tables.validations import (
     parts_table,
     rows_table,
 )
-from manyhands.report.words import Passage, task_name
+from manyhands.report.words import Passage, dotted, task_name
 
 MOST_LINES = 8
 """Most configurations that a passage names."""
@@ -39,7 +39,8 @@ def validations_page(path: Path, record: ValidationRecord) -> Page:
     tasks = ", ".join(grouped(rows, lambda row: task_name(row.task)))
     failed = [[key, one_line(reason)] for key, reason in record.failed.items()]
     failed += [[row_name(row), one_line(reason)] for row in rows for reason in dict.fromkeys(row.failed)]
-    commands = again("The validation:", record.command, path)
+    failures = words_table(["configuration", "reason"], failed, "Runs that failed")
+    repeat = again("The validation:", record.command, path)
     return Page(
         name=record.id,
         kicker="manyhands validation report",
@@ -58,17 +59,12 @@ def validations_page(path: Path, record: ValidationRecord) -> Page:
             ),
             Section("off", "What was off", short=True, passages=_passages(rows)),
             Section("numbers", "Every prediction", data=True, tables=[rows_table(rows)]),
-            Section(
-                "failed",
-                "What failed",
-                short=True,
-                tables=[words_table(["configuration", "reason"], failed, "Runs that failed")],
-            ),
+            Section("failed", "What failed", short=True, tables=[failures]),
             Section("machine", "The machine", short=True, facts=_machines(rows) if rows else []),
-            Section("again", "Run it again", short=True, commands=commands),
+            repeat,
         ],
         numbers=numbers_table(rows),
-        blocks=[*scores, rows_table(rows), _notes(record), shell_block("Run it again:", commands[0][1])],
+        blocks=[*scores, rows_table(rows), _notes(record), shell_block("Run it again:", repeat.commands[0][1])],
         titled=False,
         footer="Errors are of the median of the runs; intervals of predictions hold 90 %.",
     )
@@ -109,14 +105,13 @@ def _circumstances(rows: Sequence[Validation]) -> str:
     workers = ", ".join(map(str, counts)) if len(counts) < 6 else f"{counts[0]}–{counts[-1]}"
     moments = sorted(row.measured for row in rows)
     first, last = (day(moment).partition(",")[0] for moment in (moments[0], moments[-1]))
-    parts = [
+    return dotted(
         f"{count(len(rows), 'configuration')}, {count(runs, 'run')}",
         ", ".join(grouped(rows, lambda row: row.engine)),
         f"{workers} workers",
         rows[0].machine,
         day(moments[-1]) if moments[0][:10] == moments[-1][:10] else f"{first} to {last}",
-    ]
-    return " · ".join(part for part in parts if part)
+    )
 
 
 def _tiles(rows: Sequence[Validation]) -> list[Tile]:
@@ -127,9 +122,9 @@ def _tiles(rows: Sequence[Validation]) -> list[Tile]:
     side = "too slow" if judged.bias_pct > 0 else "too fast"
     bias = f"rather {side}" if abs(judged.bias_pct) >= UNBIASED_PCT else "neither too slow nor too fast"
     left = len(rows) - len(cases)
-    tick = {True: " ✓", False: " ✗", None: ""}
-    aim = f"aim: at most {percent(judged.aim_pct)}{tick[judged.is_near]}"
-    held = f"{judged.held} of {judged.cases}; aim: {AIM}{tick[judged.is_held]}"
+    aim = f"aim: at most {percent(judged.aim_pct)} {'✓' if judged.is_near else '✗'}"
+    tick = {"right": " ✓", "too few cases": ""}.get(judged.holding, " ✗")
+    held = f"{judged.held} of {judged.cases}; aim: {AIM}{tick}"
     return [
         Tile("Median error", percent(judged.error_pct), aim),
         Tile("Intervals that held", percent(judged.held_pct, 0), held),

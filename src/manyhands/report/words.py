@@ -188,8 +188,12 @@ def circumstances(record: SweepRecord) -> str:
     if not (record.repeats and record.steps):
         repeated = "stopped in its pilot round, before steps and repeats were chosen"
     took = f"took {duration(record.wall_s)}"
-    parts = [f"{record.kind} scaling", repeated, machine(record.hardware), day(record.started), took]
-    return " · ".join(part for part in parts if part)
+    return dotted(f"{record.kind} scaling", repeated, machine(record.hardware), day(record.started), took)
+
+
+def dotted(*facts: str) -> str:
+    """Return facts in one line, without empty ones."""
+    return " · ".join(fact for fact in facts if fact)
 
 
 def machine(hardware: Mapping[str, Any]) -> str:

@@ -3,13 +3,12 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from pathlib import Path
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from manyhands.record import RankRecord, RunDir, RunRecord
 from manyhands.record.status import status_of
 from manyhands.record.texts import (
-    NOTHING,
     duration,
     fixed,
     num_bytes,
@@ -22,7 +21,7 @@ from manyhands.record.texts import (
 )
 from manyhands.report.stacks import PARTS as PART_NAMES
 from manyhands.report.stacks import parts_ms
-from manyhands.report.tables.table import Column, Table, fields, numbers, tabulate
+from manyhands.report.tables.table import Column, Table, attribute, fields, numbers, tabulate
 from manyhands.report.words import task_name
 
 
@@ -58,38 +57,31 @@ def _part(part: str) -> Column[RunRecord]:
     )
 
 
-def _part_of_training(part: str, drop: int) -> Column[RunRecord]:
-    """Return the column of a part's share of the whole training."""
-    return Column(
-        part, lambda r: share(getattr(r, f"{part}_s"), r.compute_s + r.comm_s + r.wait_s), drop=drop, csv=f"{part}_s"
-    )
-
-
 SHORT_NAME: Column[RunRecord] = Column("run", lambda r: workers_name(r.engine, r.workers, r.threads), left=True)
-ID: Column[RunRecord] = Column("id", lambda r: r.id, drop=9, left=True, csv="id")
-RATE: Column[RunRecord] = Column(
-    "samples/s", lambda r: rate(r.samples_per_s), csv="samples_per_s", number=lambda r: r.samples_per_s or None
-)
-STEP: Column[RunRecord] = Column(
+ID = attribute("id", "id", str, drop=9, left=True)
+RATE = attribute("samples_per_s", "samples/s", rate, number=lambda r: r.samples_per_s or None)
+STEP = attribute(
+    "step_ms_median",
     "time per batch",
-    lambda r: duration(r.step_ms.median / 1e3 or None),
-    csv="step_ms_median",
-    number=lambda r: r.step_ms.median,
+    lambda ms: duration(ms / 1e3 or None),
+    number=attrgetter("step_ms.median"),
 )
 PARTS = [_part(part) for part in PART_NAMES]
-PARTS_OF_TRAINING = [_part_of_training(part, drop) for part, drop in (("compute", 7), ("comm", 6), ("wait", 5))]
+PARTS_OF_TRAINING: list[Column[RunRecord]] = [
+    Column(name, lambda r, s=s: share(getattr(r, s), r.compute_s + r.comm_s + r.wait_s), drop=drop, csv=s)
+    for name, s, drop in (("compute", "compute_s", 7), ("comm", "comm_s", 6), ("wait", "wait_s", 5))
+]
+"""Columns of the parts' shares of the whole training."""
 MEMORY: Column[RunRecord] = Column(
     "memory/rank", lambda r: num_bytes(max((rank.max_rss_bytes for rank in r.ranks), default=None))
 )
-TOTAL: Column[RunRecord] = Column("total", lambda r: duration(r.total_s), drop=2, csv="total_s")
-BATCH: Column[RunRecord] = Column("batch", lambda r: f"{r.batch_size:,}", csv="batch_size")
-STEPS: Column[RunRecord] = Column("steps", lambda r: f"{r.steps:,}", drop=1, csv="steps")
-TRAIN_LOSS: Column[RunRecord] = Column(
-    "train loss", lambda r: fixed(_train_loss(r), 4), drop=4, csv="train_loss", number=_train_loss
-)
-TEST_LOSS: Column[RunRecord] = Column("test loss", lambda r: fixed(r.test_loss, 4), drop=3, csv="test_loss")
-ACCURACY: Column[RunRecord] = Column("accuracy", lambda r: percent(100 * r.test_accuracy, 2), csv="test_accuracy")
-WEIGHTS: Column[RunRecord] = Column("weights", lambda r: r.weights_sha256[:12], left=True, csv="weights_sha256")
+TOTAL = attribute("total_s", "total", duration, drop=2)
+BATCH = attribute("batch_size", "batch", plain)
+STEPS = attribute("steps", "steps", plain, drop=1)
+TRAIN_LOSS = attribute("train_loss", "train loss", lambda loss: fixed(loss, 4), drop=4, number=_train_loss)
+TEST_LOSS = attribute("test_loss", "test loss", lambda loss: fixed(loss, 4), drop=3)
+ACCURACY = attribute("test_accuracy", "accuracy", lambda share: percent(100 * share, 2))
+WEIGHTS = attribute("weights_sha256", "weights", lambda digest: digest[:12], left=True)
 
 
 def _names(records: Sequence[RunRecord]) -> Column[RunRecord]:
@@ -100,8 +92,9 @@ def _names(records: Sequence[RunRecord]) -> Column[RunRecord]:
 
 def speed_table(records: Sequence[RunRecord]) -> Table:
     """Return the table of the runs' speed."""
-    columns = [_names(records), RATE, STEP, *PARTS, MEMORY, TOTAL]
-    return tabulate(columns, records, "Speed, and where a step's time goes")
+    return tabulate(
+        [_names(records), RATE, STEP, *PARTS, MEMORY, TOTAL], records, "Speed, and where a step's time goes"
+    )
 
 
 def learned_table(records: Sequence[RunRecord]) -> Table:
@@ -140,40 +133,30 @@ def compared_table(
 
 def answers_table(records: Sequence[RunRecord]) -> Table:
     """Return the table of runs that should have given the same answer."""
-    train_loss: Column[RunRecord] = Column("train loss", lambda r: fixed(_train_loss(r), 7))
-    test_loss: Column[RunRecord] = Column("test loss", lambda r: fixed(r.test_loss, 7))
-    columns = [SHORT_NAME, STEPS, train_loss, test_loss, ACCURACY, WEIGHTS]
-    return tabulate(columns, records)
-
-
-class StoredRun(NamedTuple):
-    """A run's folder, and its record where it has one."""
-
-    folder: RunDir
-    record: RunRecord | None
-
-
-def _kept(text: Callable[[RunRecord], str]) -> Callable[[StoredRun], str]:
-    """Return a function that writes a text of a run's record, or a dash where it has none."""
-    return lambda run: text(run.record) if run.record else NOTHING
-
-
-STORED: tuple[Column[StoredRun], ...] = (
-    Column("id", lambda run: run.record.id if run.record else run.folder.path.name, left=True),
-    Column("date", lambda run: _date(run.folder), drop=7, left=True),
-    Column("task", _kept(lambda r: Path(r.task).name), drop=6, left=True),
-    Column("status", lambda run: status_of(run.folder).word, left=True),
-    Column("workers", _kept(lambda r: workers_name(r.engine, r.workers, r.threads)), drop=4, left=True),
-    Column("sync", _kept(lambda r: r.sync), drop=5, left=True),
-    Column("steps", _kept(lambda r: f"{r.steps:,}"), drop=2),
-    Column("accuracy", _kept(lambda r: percent(100 * r.test_accuracy, 2))),
-    Column("samples/s", _kept(lambda r: rate(r.samples_per_s)), drop=1),
-)
+    train_loss = attribute("train_loss", "train loss", lambda loss: fixed(loss, 7), number=_train_loss)
+    test_loss = attribute("test_loss", "test loss", lambda loss: fixed(loss, 7))
+    return tabulate([SHORT_NAME, STEPS, train_loss, test_loss, ACCURACY, WEIGHTS], records)
 
 
 def list_table(runs: Sequence[RunDir]) -> Table:
-    """Return the table of stored runs."""
-    return tabulate(STORED, [StoredRun(run, run.read_or_none()) for run in runs])
+    """Return the table of stored runs, with dashes for a run without a record."""
+    records = {run.path: run.read_or_none() for run in runs}
+
+    def recorded(heading: str, write: Callable[[RunRecord], str], **options: Any) -> Column[RunDir]:
+        return attribute("", heading, write, number=lambda run: records[run.path], **options)
+
+    columns: list[Column[RunDir]] = [
+        Column("id", lambda run: record.id if (record := records[run.path]) else run.path.name, left=True),
+        Column("date", _date, drop=7, left=True),
+        recorded("task", lambda r: task_name(r.task), drop=6, left=True),
+        Column("status", lambda run: status_of(run).word, left=True),
+        recorded("workers", lambda r: workers_name(r.engine, r.workers, r.threads), drop=4, left=True),
+        recorded("sync", lambda r: r.sync, drop=5, left=True),
+        recorded("steps", lambda r: plain(r.steps), drop=2),
+        recorded("accuracy", lambda r: percent(100 * r.test_accuracy, 2)),
+        recorded("samples/s", lambda r: rate(r.samples_per_s), drop=1),
+    ]
+    return tabulate(columns, runs)
 
 
 def _date(run: RunDir) -> str:

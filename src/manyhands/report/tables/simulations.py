@@ -16,17 +16,17 @@ from manyhands.record.texts import (
     with_bounds,
 )
 from manyhands.report.simulation_figures import PART_NAMES, shares
-from manyhands.report.tables.table import Column, Table, estimated, fields, numbers, tabulate
+from manyhands.report.tables.table import Column, Table, attribute, estimated, fields, numbers, tabulate
 from manyhands.report.trained import level_name, levels, time_to
 
-SYNC: Column[SimulationRow | TrainedRow] = Column("sync", lambda row: row.sync, left=True, csv="sync")
-FAILURES: Column[SimulationRow] = Column(
+SYNC = attribute("sync", "sync", str, left=True)
+FAILURES = attribute(
     "failures",
-    lambda row: figure(row.failures),
+    "failures",
+    figure,
     "Expected in an epoch",
     drop=4,
     shown=lambda rows: any(row.failures for row in rows),
-    csv="failures",
 )
 
 
@@ -37,12 +37,16 @@ def _speed(record: SimulationRecord) -> list[Column[SimulationRow]]:
     of_nodes = "A star where a formula was used; the others come from following events"
     return [
         SYNC,
-        Column(record.by, _number, of_workers if by_workers else of_nodes),
         Column(
+            record.by,
+            lambda row: f"{row.number:,}{'*' if row.method == 'closed form' else ''}",
+            of_workers if by_workers else of_nodes,
+        ),
+        attribute(
             "nodes",
-            lambda row: f"{row.nodes:,}",
+            "nodes",
+            plain,
             shown=lambda rows: by_workers and any(1 < row.nodes != row.workers for row in rows),
-            csv="nodes",
         ),
         Column(
             "ranks",
@@ -52,13 +56,7 @@ def _speed(record: SimulationRecord) -> list[Column[SimulationRow]]:
             shown=lambda rows: any(row.workers != row.number or row.servers for row in rows),
         ),
         *fields("workers", "servers"),
-        Column(
-            "batch",
-            lambda row: f"{row.batch_size:,}",
-            "Global batch: samples of one step over all workers",
-            drop=5,
-            csv="batch_size",
-        ),
+        attribute("batch_size", "batch", plain, "Global batch: samples of one step over all workers", drop=5),
         *fields("method"),
         estimated("step_ms", "step", milliseconds, "Time of one step, with its 90 % interval"),
         estimated(
@@ -74,16 +72,11 @@ def _speed(record: SimulationRecord) -> list[Column[SimulationRow]]:
     ]
 
 
-def _part(part: str, name: str) -> Column[SimulationRow]:
-    """Return the column of a step's part: its share for people, milliseconds for spreadsheets."""
-    return Column(name, lambda row: percent(shares(row)[part]), csv=f"{part}_ms")
-
-
-SPLIT = [_part(part, name) for part, name in PART_NAMES.items()]
-
-
-def _number(row: SimulationRow) -> str:
-    return f"{row.number:,}{'*' if row.method == 'closed form' else ''}"
+SPLIT: list[Column[SimulationRow]] = [
+    Column(name, lambda row, part=part: percent(shares(row)[part]), csv=f"{part}_ms")
+    for part, name in PART_NAMES.items()
+]
+"""Columns of a step's parts: shares for people, milliseconds for spreadsheets."""
 
 
 def speed_table(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Table:
@@ -101,18 +94,19 @@ def numbers_table(record: SimulationRecord) -> Table:
     return numbers([*_speed(record), *SPLIT, FAILURES], record.rows)
 
 
-BATCH: Column[TrainedRow] = Column("batch", lambda row: f"{row.batch_size:,}", drop=4)
-LR: Column[TrainedRow] = Column("learning rate", lambda row: f"{row.lr:g}", drop=5)
-EPOCHS: Column[TrainedRow] = Column("epochs", lambda row: plain(row.epochs), drop=3)
-ACCURACY: Column[TrainedRow] = Column("accuracy", lambda row: percent(100 * row.test_accuracy, 2))
-TEST_LOSS: Column[TrainedRow] = Column("test loss", lambda row: fixed(row.test_loss, 4), drop=2)
+BATCH = attribute("batch_size", "batch", plain, drop=4)
+LR = attribute("lr", "learning rate", lambda lr: f"{lr:g}", drop=5)
+EPOCHS = attribute("epochs", "epochs", plain, drop=3)
+ACCURACY = attribute("test_accuracy", "accuracy", lambda share: percent(100 * share, 2))
+TEST_LOSS = attribute("test_loss", "test loss", lambda loss: fixed(loss, 4), drop=2)
 TIME = estimated("time_s", "all epochs", duration)
-STALENESS: Column[TrainedRow] = Column(
+STALENESS = attribute(
     "staleness",
-    lambda row: f"{row.staleness['mean']:.1f}, max {row.staleness['max']:.0f}" if row.staleness else NOTHING,
+    "staleness",
+    lambda updates: f"{updates['mean']:.1f}, max {updates['max']:.0f}" if updates else NOTHING,
     "How many updates old gradients were: on average, and at the most",
+    optional=True,
     drop=6,
-    shown=lambda rows: any(row.staleness for row in rows),
 )
 
 
@@ -148,9 +142,9 @@ def time_table(record: SimulationRecord) -> Table:
 def learned_table(record: SimulationRecord) -> Table:
     """Return the table of the trainings' settings, losses and accuracies."""
     columns: list[Column[TrainedRow]] = [
-        *(*_who(record), BATCH, LR, EPOCHS, Column("steps", lambda row: f"{row.steps:,}"), TEST_LOSS, ACCURACY),
-        Column("weights", lambda row: row.weights_sha256[:12], left=True),
-        Column("took here", lambda row: duration(row.wall_s)),
+        *(*_who(record), BATCH, LR, EPOCHS, attribute("steps", "steps", plain), TEST_LOSS, ACCURACY),
+        attribute("weights_sha256", "weights", lambda digest: digest[:12], left=True),
+        attribute("wall_s", "took here", duration),
     ]
     return tabulate(columns, record.trained, "What was learned")
 
@@ -170,6 +164,6 @@ def trained_table(record: SimulationRecord) -> Table:
         *(*_who(record), *varying, ACCURACY, TEST_LOSS, TIME),
         *([_time_to(record, target)] if target is not None else []),
         *(_target_cost(record), STALENESS),
-        Column("computed", lambda row: row.method, drop=7, left=True),
+        attribute("method", "computed", str, drop=7, left=True),
     ]
     return tabulate(columns, record.trained, f"trained: {', '.join(same)}" if same else "trained")

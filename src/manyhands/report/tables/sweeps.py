@@ -24,7 +24,7 @@ from manyhands.record.texts import (
 )
 from manyhands.report.stacks import PARTS as PART_NAMES
 from manyhands.report.stacks import parts_ms
-from manyhands.report.tables.table import Column, Table, fields, numbers, one_line, tabulate
+from manyhands.report.tables.table import Column, Table, attribute, fields, numbers, one_line, tabulate
 
 LAWS = {"amdahl": "Amdahl", "gustafson": "Gustafson", "usl": "USL"}
 """Names of the laws for readers."""
@@ -38,54 +38,24 @@ def _marked_name(row: Row) -> str:
     return " ".join([cell_name(row.cell), *(mark for mark, holds in marks if holds)])
 
 
-def _speed_up(row: Row) -> str:
-    return with_span(times(row.speed_up.value), row.speed_up) if row.speed_up else NOTHING
-
-
-def _efficiency(row: Row) -> str:
-    return with_span(percent(100 * row.efficiency.value, 0), row.efficiency, 100, 0) if row.efficiency else NOTHING
-
-
-def _karp_flatt(row: Row) -> str:
-    if row.karp_flatt is None or not 0 <= row.karp_flatt.value <= 1:  # records of earlier versions have such
+def _karp_flatt(interval: Interval) -> str:
+    if not 0 <= interval.value <= 1:  # records of earlier versions have such
         return NOTHING
-    return with_span(percent(100 * row.karp_flatt.value), row.karp_flatt, 100, 1)
+    return with_span(percent(100 * interval.value), interval, 100, 1)
 
 
-def _improvement(row: Row) -> str:
-    """Write the share of time saved; nothing where the row is slower, which the speed-up says."""
-    return percent(row.improvement_pct) if (row.improvement_pct or 0.0) >= 0 else NOTHING
-
-
-def _setting(
-    csv: str, heading: str = "", text: Callable[[Row], str] | None = None, about: str = "", varies: str = ""
-) -> Column[Row]:
-    """Return the column of a cell's field `csv`, shown where the cells differ in it, or in their field `varies`."""
-
-    def shown(rows: Sequence[Row]) -> bool:
-        return len({getattr(row.cell, varies or csv) for row in rows}) > 1
-
-    return Column(heading, text, about, shown=shown, csv=csv, number=attrgetter(f"cell.{csv}"))
+def _setting(csv: str, heading: str = "", write: Callable[[Any], str] | None = None, about: str = "") -> Column[Row]:
+    """Return the column of a cell's field `csv`, shown where the cells differ in it."""
+    read = attrgetter(f"cell.{csv}")
+    return attribute(csv, heading, write, about, shown=lambda rows: len(set(map(read, rows))) > 1, number=read)
 
 
 def _measured(
-    csv: str,
-    heading: str = "",
-    text: Callable[[Row], str] | None = None,
-    about: str = "",
-    number: Callable[[Row], object] | None = None,
-    **options: Any,
+    csv: str, heading: str = "", write: Callable[[Any], str] | None = None, about: str = "", **options: Any
 ) -> Column[Row]:
-    """Return a column of measured values, empty where all runs failed; `options` are those of `Column`."""
-    read = number or attrgetter(csv)
-    return Column(
-        heading,
-        text and (lambda row: text(row) if row.repeats else NOTHING),
-        about,
-        csv=csv,
-        number=lambda row: read(row) if row.repeats else None,
-        **options,
-    )
+    """Return the column of a measured attribute or `number`, as `attribute` does; empty where all runs failed."""
+    read = options.pop("number", attrgetter(csv))
+    return attribute(csv, heading, write, about, number=lambda row: read(row) if row.repeats else None, **options)
 
 
 def _part(part: str, about: str, drop: int = 0) -> Column[Row]:
@@ -95,7 +65,7 @@ def _part(part: str, about: str, drop: int = 0) -> Column[Row]:
         whole = sum(parts_ms(row).values())
         return 100 * parts_ms(row)[part] / whole if whole else None
 
-    return _measured(f"{part}_pct", part, lambda row: percent(share(row)), about, share, drop=drop)
+    return _measured(f"{part}_pct", part, percent, about, number=share, drop=drop)
 
 
 RUN: Column[Row] = Column(
@@ -106,49 +76,51 @@ RUN: Column[Row] = Column(
     csv="run",
     number=lambda row: cell_name(row.cell),
 )
-WORKERS = _setting("workers", "workers", lambda r: f"{r.cell.size:,}", "Workers that shared the work.", varies="size")
+WORKERS: Column[Row] = Column(
+    "workers",
+    lambda row: f"{row.cell.size:,}",
+    "Workers that shared the work.",
+    shown=lambda rows: len({row.cell.size for row in rows}) > 1,
+    csv="workers",
+    number=lambda row: row.cell.workers,
+)
 BATCH = _setting(
     "batch_size",
     "batch",
-    lambda r: "full" if r.cell.batch_size == "full" else f"{r.cell.batch_size:,}",
+    lambda batch: "full" if batch == "full" else f"{batch:,}",
     "Samples of a step, over all workers.",
 )
-IMAGE = _setting(
-    "image_size",
-    "image",
-    lambda r: f"{r.cell.image_size}²" if r.cell.image_size else "as is",
-    "Side of the images.",
-)
-DATA = _setting("replicate", "data", lambda r: f"×{r.cell.replicate}", "How often the data was repeated.")
-REPEATS: Column[Row] = Column(
-    "repeats", lambda r: f"{r.repeats}", "Runs that went well; figures are their medians.", csv="repeats"
-)
-READ = _measured("read_s", "read", lambda r: duration(r.read_s), "Time to read the data.")
+IMAGE = _setting("image_size", "image", lambda side: f"{side}²" if side else "as is", "Side of the images.")
+DATA = _setting("replicate", "data", lambda times: f"×{times}", "How often the data was repeated.")
+REPEATS = attribute("repeats", "repeats", str, "Runs that went well; figures are their medians.")
+READ = _measured("read_s", "read", duration, "Time to read the data.")
 STEP = _measured(
     "step_ms",
     "time per batch",
-    lambda r: duration_with_span(r.step_ms),
+    duration_with_span,
     "Time of a step once the run had warmed up, with its interval.",
     bounds=True,
 )
-EPOCH = _measured("epoch_s", "per epoch", lambda r: duration(r.epoch_s), "Time of a pass over the data.")
-TOTAL = _measured(
-    "total_s", "total", lambda r: duration(r.total_s), "Time of the whole run, reading and testing included."
-)
+EPOCH = _measured("epoch_s", "per epoch", duration, "Time of a pass over the data.")
+TOTAL = _measured("total_s", "total", duration, "Time of the whole run, reading and testing included.")
 RATE = _measured(
     "samples_per_s",
     "samples/s",
-    lambda r: rate(r.samples_per_s.value if r.samples_per_s else None),
+    lambda interval: rate(interval.value),
     "Samples that the workers get through in a second, together.",
     bounds=True,
 )
 SPEED_UP = _measured(
-    "speed_up", "speed-up", _speed_up, "How many times as fast as one worker, with its interval.", bounds=True
+    "speed_up",
+    "speed-up",
+    lambda interval: with_span(times(interval.value), interval),
+    "How many times as fast as one worker, with its interval.",
+    bounds=True,
 )
 EFFICIENCY = _measured(
     "efficiency",
     "efficiency",
-    _efficiency,
+    lambda interval: with_span(percent(100 * interval.value, 0), interval, 100, 0),
     "Speed-up as a share of the number of workers, with its interval.",
     drop=1,
     bounds=True,
@@ -156,7 +128,7 @@ EFFICIENCY = _measured(
 IMPROVEMENT = _measured(
     "improvement_pct",
     "PI",
-    _improvement,
+    lambda value: percent(value) if value >= 0 else NOTHING,
     "Performance improvement: time saved as a share of one worker's, (T1 − Tn) / T1; none where nothing was saved.",
     drop=8,
 )
@@ -165,7 +137,7 @@ KARP_FLATT = _measured(
     "Karp–Flatt",
     _karp_flatt,
     "Share of the work that would have to be serial to explain the speed-up of a strong sweep, with its interval.",
-    shown=lambda rows: any(_karp_flatt(row) != NOTHING for row in rows),
+    optional=True,
     bounds=True,
 )
 PARTS = (
@@ -174,39 +146,24 @@ PARTS = (
     _part("comm", "What the exchanges themselves took."),
     _part("wait", "Waiting for the slowest worker.", drop=2),
 )
-SENT = _measured(
-    "bytes_per_step",
-    "sent/step",
-    lambda r: num_bytes(r.bytes_per_step),
-    "Bytes that leave the ranks in a step, summed.",
-    drop=7,
-)
-MESSAGES = _measured(
-    "messages_per_step",
-    "messages/step",
-    lambda r: plain(r.messages_per_step),
-    "Calls that exchange something in a step, summed.",
-)
-MEMORY = _measured(
-    "max_rss_bytes", "memory/rank", lambda r: num_bytes(r.max_rss_bytes), "Memory of the rank that took the most."
-)
+SENT = _measured("bytes_per_step", "sent/step", num_bytes, "Bytes that leave the ranks in a step, summed.", drop=7)
+MESSAGES = _measured("messages_per_step", "messages/step", plain, "Calls that exchange something in a step, summed.")
+MEMORY = _measured("max_rss_bytes", "memory/rank", num_bytes, "Memory of the rank that took the most.")
 ENERGY = _measured(
     "energy_j",
     "energy",
-    lambda r: NOTHING if r.energy_j is None else f"{figure(r.energy_j)} J",
+    lambda joules: f"{figure(joules)} J",
     "What the machine used during a run, as its counters tell.",
-    shown=lambda rows: any(row.energy_j is not None for row in rows),
+    optional=True,
 )
 TRAIN_LOSS = _measured(
-    "train_loss", "train loss", lambda r: fixed(r.train_loss, 4), "Mean loss over the last epoch of training."
+    "train_loss", "train loss", lambda loss: fixed(loss, 4), "Mean loss over the last epoch of training."
 )
-TEST_LOSS = _measured(
-    "test_loss", "test loss", lambda r: fixed(r.test_loss, 4), "Loss on data that was not trained on."
-)
+TEST_LOSS = _measured("test_loss", "test loss", lambda loss: fixed(loss, 4), "Loss on data that was not trained on.")
 ACCURACY = _measured(
     "test_accuracy",
     "accuracy",
-    lambda r: percent(100 * r.test_accuracy, 2),
+    lambda share: percent(100 * share, 2),
     "Share of the test data that is guessed right.",
     drop=6,
 )

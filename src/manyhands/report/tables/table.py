@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from manyhands.record.texts import NOTHING, with_bounds
@@ -61,17 +62,36 @@ class Table:
         return [column.heading for column in self.columns]
 
 
-def estimated(csv: str, heading: str, write: Callable[[float], str], about: str = "", *, drop: int = 0) -> Column[Any]:
-    """Return the column of the rows' estimate `csv`, value and bounds by `write`; hidden where no row has one."""
+def attribute(
+    csv: str,
+    heading: str = "",
+    write: Callable[[Any], str] | None = None,
+    about: str = "",
+    *,
+    optional: bool = False,
+    **options: Any,
+) -> Column[Any]:
+    """Return the column of the rows' attribute `csv`, formatted by `write`; a dash where it is None.
+
+    Without `write` it is for spreadsheets alone, with `optional` it is hidden where all texts are dashes. `options` are
+    other fields of `Column`; `number` takes the place of the attribute.
+    """
+    read = options.get("number") or attrgetter(csv)
 
     def text(row: Any) -> str:
-        estimate = getattr(row, csv)
-        return with_bounds(estimate, write) if estimate else NOTHING
+        value = read(row)
+        return write(value) if write and value is not None else NOTHING
 
-    def shown(rows: Sequence[Any]) -> bool:
-        return any(getattr(row, csv) for row in rows)
+    if optional:
+        options["shown"] = lambda rows: any(text(row) != NOTHING for row in rows)
+    return Column(heading, text if write else None, about, csv=csv, **options)
 
-    return Column(heading, text, about, drop=drop, shown=shown, csv=csv, bounds=True)
+
+def estimated(csv: str, heading: str, write: Callable[[float], str], about: str = "", *, drop: int = 0) -> Column[Any]:
+    """Return the column of the rows' estimate `csv`, value and bounds by `write`; hidden where no row has one."""
+    return attribute(
+        *(csv, heading, lambda estimate: with_bounds(estimate, write), about), optional=True, drop=drop, bounds=True
+    )
 
 
 def tabulate(
@@ -100,7 +120,7 @@ def numbers(columns: Iterable[Column[Row]], rows: Iterable[Row]) -> Table:
 
 def fields(*names: str) -> list[Column[Any]]:
     """Return columns for spreadsheets alone, one for each named attribute of a row."""
-    return [Column(csv=name) for name in names]
+    return [attribute(name) for name in names]
 
 
 def _values(column: Column[Row], row: Row) -> list[object]:

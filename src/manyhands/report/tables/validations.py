@@ -4,19 +4,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from manyhands.record.simulation import Validation
-from manyhands.record.texts import NOTHING, count, fixed, milliseconds, percent, plus_minus, signed_percent
+from manyhands.record.texts import NOTHING, count, fixed, milliseconds, percent, plain, plus_minus, signed_percent
 from manyhands.report.scores import ERROR_PCT, FEWEST, HELD_PCT, NOISES, Holding, Name, PredictionScore, grouped, score
-from manyhands.report.tables.table import Column, Table, estimated, fields, numbers, tabulate
+from manyhands.report.tables.table import Column, Table, attribute, estimated, fields, numbers, tabulate
 from manyhands.report.words import task_name
 
 ROWS: tuple[Column[Validation], ...] = (
     Column("workers", lambda row: f"{row.workers}{'†' if row.oversubscribed else ''}"),
-    Column("batch", lambda row: f"{row.batch_size:,}", drop=5),
+    attribute("batch_size", "batch", plain, drop=5),
     estimated("predicted_ms", "predicted", milliseconds),
-    Column("measured", lambda row: milliseconds(row.median_ms)),
-    Column("error", lambda row: signed_percent(row.error_pct), drop=1),
-    Column("noise", lambda row: plus_minus(row.noise_pct), drop=3),
-    Column("interval", lambda row: "held" if row.held else "missed", drop=2, left=True),
+    attribute("median_ms", "measured", milliseconds),
+    attribute("error_pct", "error", signed_percent, drop=1),
+    attribute("noise_pct", "noise", plus_minus, drop=3),
+    attribute("held", "interval", lambda held: "held" if held else "missed", drop=2, left=True),
     Column("runs", lambda row: str(len(row.measured_ms)), drop=4),
 )
 """Columns of a prediction, after those of `parts_of`."""
@@ -140,16 +140,16 @@ def combinations_table(rows: Sequence[Validation], parts: Mapping[str, Name]) ->
     """Return the scores of each combination of a task, an engine and so on."""
     named = grouped(rows, lambda row: tuple(name(row) for name in parts.values()))
     groups = [ScoredGroup(names, score(alike)) for names, alike in named.items()]
-    has_verdict = any(group.score and group.score.is_held is not None for group in groups)
+    has_verdict = any(group.score and group.score.holding != "too few cases" for group in groups)
     judged = JUDGED if has_verdict else JUDGED[:-1]  # mostly there are too few cases
     return tabulate([*_names(parts), *judged], groups, "Each combination", _group_mark)
 
 
 def _names(headings: Iterable[str]) -> list[Column[ScoredGroup]]:
-    def column(i: int, heading: str) -> Column[ScoredGroup]:
-        return Column(heading, lambda group: group.names[i], left=True)
-
-    return [column(i, heading) for i, heading in enumerate(headings)]
+    return [
+        attribute("", heading, str, number=lambda group, i=i: group.names[i], left=True)
+        for i, heading in enumerate(headings)
+    ]
 
 
 def _group_mark(group: ScoredGroup) -> str:
