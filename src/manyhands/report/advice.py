@@ -20,9 +20,9 @@ def advice_page(folder: AdviceDir, record: AdviceRecord) -> Page:
     why = [Passage(way, sentences=row.reasons) for way, row in ways.items()]
     commands = [(f"{way}:", row.command) for way, row in ways.items()]
     limits = Passage("The gradient's noise, and the next bottleneck", record.noise, record.next)
-    reasons: list[str | list[str]] = []
+    explained: list[str | list[str]] = []
     for way, row in ways.items():
-        reasons += [shell_block(markdown_text(way), row.command), row.reasons]
+        explained += [shell_block(markdown_text(way), row.command), row.reasons]
     return Page(
         name=record.id or "advice",
         kicker="manyhands advice report",
@@ -53,7 +53,7 @@ def advice_page(folder: AdviceDir, record: AdviceRecord) -> Page:
         numbers=numbers_table(record),
         blocks=[
             best_table(record),
-            *reasons,
+            *explained,
             [record.noise, *record.next, *notes, *record.measured, *record.assumed],
             shell_block("Ask again:", record.command),
         ],
@@ -62,7 +62,7 @@ def advice_page(folder: AdviceDir, record: AdviceRecord) -> Page:
 
 
 def _headline(record: AdviceRecord) -> str:
-    """Say which way is best, and how much sooner it is than one worker."""
+    """Return a sentence on the best way, and how much sooner it is than one worker."""
     best = record.best[0]
     time = with_bounds(best.time_s, duration)
     if best.workers == 1 and best.batch_size == record.alone.batch_size:

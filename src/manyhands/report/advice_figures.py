@@ -33,7 +33,7 @@ def advice_figures(record: AdviceRecord) -> list[Figure]:
 
 
 def way_name(way: AdvicePoint | AdviceRow) -> str:
-    """Name a way: `mpi ×4 allreduce, batch 256`; one worker has no strategy."""
+    """Return a way's name: `mpi ×4 allreduce, batch 256`; one worker has no strategy."""
     sync = f" {way.sync}" if way.workers > 1 else ""
     return f"{workers_name(way.engine, way.workers)}{sync}, batch {way.batch_size:,}"
 
@@ -141,14 +141,8 @@ def batch_figure(record: AdviceRecord) -> Figure:
 def _batch_view(record: AdviceRecord, label: str, values: list[float], scale: tuple[float, float], x: Axis) -> View:
     ways, middle = _batches(record), record.critical_batch
     bottom, top = 1e-6 * min(values), 2 * max(values)  # beyond what is shown, on either kind of axis
-    interval = Band(
-        name=f"{SCALE}, 90 %",
-        x=scale,
-        low=[bottom, bottom],
-        high=[top, top],
-        colour="muted",
-        opacity=0.2,
-    )
+    low, high = [bottom, bottom], [top, top]
+    interval = Band(name=f"{SCALE}, 90 %", x=scale, low=low, high=high, colour="muted", opacity=0.2)
     line = Series(
         name="one worker",
         x=[way.batch_size for way in ways],

@@ -57,7 +57,7 @@ def curves(record: SweepRecord) -> list[Curve]:
 
 
 def _key(record: SweepRecord, cell: Cell) -> tuple[str, Batch, int]:
-    """Return what identifies a cell's curve: its series, its baseline's batch and its images."""
+    """Return the key of a cell's curve: its series, its baseline's batch and its image size."""
     batch: Batch = cell.batch_size
     if record.kind == "weak" and isinstance(batch, int):
         batch //= cell.size

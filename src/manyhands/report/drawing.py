@@ -38,11 +38,11 @@ class Series:
     opacity: float = 1
     in_legend: bool = True
     groups: Sequence[str] = ()
-    """Entries of the legend that hide the series, where these are not its own name."""
+    """Names of the legend's entries that hide the series; empty for its own name."""
 
     @property
     def shape(self) -> str:
-        """Shape of the points; a single point has one, since no line can be seen."""
+        """Shape of the points; a single point has one, since a line through it would be invisible."""
         return self.marker or ("circle" if len(self.x) == 1 else "")
 
 
@@ -113,7 +113,7 @@ class Axis:
     """Whether a darker line stands at 0."""
     ticks: Sequence[float] = ()
     names: Sequence[str] = ()
-    """Texts of the ticks, where these are not numbers."""
+    """Texts of the ticks; empty where their numbers are shown."""
     unit: str = ""
     """Text after the number of each tick."""
 
@@ -159,7 +159,7 @@ class Figure:
 
 
 def listed(title: str, texts: Iterable[str]) -> str:
-    """Return an alternative text: a title, and one text for each of what is drawn."""
+    """Return an alternative text: a title, and one text for each item of the figure."""
     return f"{title}. {'; '.join(texts)}."
 
 

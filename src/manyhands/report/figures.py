@@ -136,7 +136,7 @@ CAUSES = {
     "memory": "sharing the machine",
     "unclear": "small batches or sharing the machine",
 }
-"""How a reader is told the causes of lost time."""
+"""Causes of lost time in words."""
 
 
 def _lost(record: SweepRecord) -> Figure:

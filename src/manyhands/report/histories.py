@@ -92,7 +92,7 @@ def timelines(runs: Sequence[DrawnRun]) -> list[Figure]:
     lines = [(run.name, line) for run in runs if run.first and (line := read_timeline(run.run))]
     if not lines:
         return []
-    lines.sort(key=lambda named: -len(named[1].ranks))  # most is to be seen where most ranks took part
+    lines.sort(key=lambda named: -len(named[1].ranks))  # the run with most ranks is the most telling
     said = [
         f"{name}: {len(line.starts_ms)} steps on {len(line.ranks)} ranks in "
         f"{milliseconds(max(piece.end_ms for piece in line.pieces))}"

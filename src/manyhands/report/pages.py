@@ -64,7 +64,7 @@ def sweep_page(sweep: SweepDir, record: SweepRecord) -> Page:
 
 
 def _footer(record: SweepRecord) -> str:
-    """Say what the figures are, and the least coverage of their intervals: rows of fewer repeats have less."""
+    """Return a sentence on what the figures are, with the least coverage of their intervals."""
     least = least_coverage(row.step_ms for row in record.rows)
     most = max((row.repeats for row in record.rows), default=0)
     if least:

@@ -73,5 +73,5 @@ def engine_colour(engine: str) -> str:
 
 
 def series_colour(number: int) -> str:
-    """Return the name of a series' colour by its index, where it is no engine."""
+    """Return the name of the colour of the series with this index; engines have colours of their own."""
     return SERIES[number % len(SERIES)]

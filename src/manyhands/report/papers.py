@@ -27,7 +27,7 @@ GAP = 1
 
 
 def headline(table: ReproducedTable) -> str:
-    """Name a table: `table 1: strong scaling`."""
+    """Return a table's name and title: `table 1: strong scaling`."""
     return f"{table.name}: {table.title}" if table.title else table.name
 
 
@@ -80,7 +80,7 @@ def summary(record: ReproductionRecord) -> str:
 
 
 def circumstances(record: ReproductionRecord) -> str:
-    """Say where and how it was measured."""
+    """Return one line on the machine, the repeats and the time taken."""
     hardware, quick = record.hardware, ", --quick" if record.quick else ""
     how = f"{count(record.repeats, 'repeat')}{quick}, {len(record.taken)} runs in {duration(record.wall_s)}"
     noise = "; one run each cannot tell a slow program from a busy machine" if record.repeats == 1 else ""
@@ -88,7 +88,7 @@ def circumstances(record: ReproductionRecord) -> str:
 
 
 def markdown(record: ReproductionRecord) -> str:
-    """Write all papers' tables and verdicts in Markdown."""
+    """Return all papers' tables and verdicts in Markdown."""
     lines = [f"Made by `{record.command}` on {circumstances(record)}.", "", f"{summary(record)}.", ""]
     for paper in record.papers:
         lines += _paper(paper)
@@ -121,7 +121,7 @@ def _words(headings: list[str], cells: list[list[str]], *, folds: bool = False) 
 
 
 def _ours(figure: PaperFigure, *, crowded: bool) -> str:
-    """Write our figure: a time with the ratio of the paper's time to it, a speed-up with its interval."""
+    """Return our figure as text: a time with the ratio of the paper's time to it, a speed-up with its interval."""
     if figure.ours is None:
         return NOTHING
     value, low, high = (fixed(x, figure.decimals) for x in (figure.ours.value, figure.ours.low, figure.ours.high))

@@ -80,7 +80,7 @@ def run_figures(records: Sequence[RunRecord]) -> list[Figure]:
 
 
 def _headline(records: Sequence[RunRecord], names: Sequence[str]) -> str:
-    """Say which of the runs is the fastest; of a single one, how accurate it is."""
+    """Return a sentence on the fastest of the runs; of a single run, on its accuracy."""
     fastest = max(range(len(records)), key=lambda i: records[i].samples_per_s)
     best = records[fastest]
     with_rate = f" with {rate(best.samples_per_s)} samples/s" if best.samples_per_s else ""

@@ -26,7 +26,7 @@ COLOURED_BY: dict[str, Name] = {"engine": lambda row: row.engine, "strategy": la
 
 
 def row_name(row: Validation) -> str:
-    """Name a row: `mlp, mpi ×2, allreduce`, `mlp, mpi ×4 on 2 hosts, allreduce`."""
+    """Return a row's name: `mlp, mpi ×2, allreduce`, `mlp, mpi ×4 on 2 hosts, allreduce`."""
     where = f" on {count(row.hosts, 'host')}" if row.hosts > 1 else ""
     return f"{task_name(row.task)}, {row.engine} ×{row.workers}{where}, {row.sync}"
 
@@ -148,8 +148,9 @@ def errors(rows: Sequence[Validation]) -> Figure:
     for row in counted(rows) or rows:
         values += [value for value in (row.error_pct, *_bounds_pct(row)) if isfinite(value)]
     room = 0.05 * (max(values) - min(values))
-    y = Axis(title="error of the prediction", span=(min(values) - room, max(values) + room), unit=" %", zero_line=True)
-    outside = sum(not min(values) - room <= row.error_pct <= max(values) + room for row in rows)
+    low, high = min(values) - room, max(values) + room
+    y = Axis(title="error of the prediction", span=(low, high), unit=" %", zero_line=True)
+    outside = sum(not low <= row.error_pct <= high for row in rows)
     further = f" {count(outside, 'point')} further out: double-click to see all." if outside else ""
     return Figure(
         id="errors",

@@ -28,7 +28,7 @@ MOST_POINTS = 60
 MOST_BARS = 12
 """Most bars of one strategy."""
 PART_NAMES = {part: "update" if part == "serial" else part for part in PARTS}
-"""A simulation's names of a step's parts: what every worker repeats is mostly the update of the weights."""
+"""Names of a step's parts: in a simulation, the serial part is mostly the update of the weights."""
 
 Text = Callable[[float], str]
 
@@ -137,7 +137,7 @@ def split_figure(record: SimulationRecord) -> Figure:
 
 
 def shares(row: SimulationRow) -> dict[str, float]:
-    """Return the parts of a step as percentages of it."""
+    """Return each part of a step as a percentage of the step."""
     whole = sum(parts_ms(row).values()) or 1.0
     return {part: 100 * ms / whole for part, ms in parts_ms(row).items()}
 

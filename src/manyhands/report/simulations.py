@@ -25,14 +25,14 @@ from manyhands.report.words import Passage, dotted, task_name
 MOST_ROWS = 120
 """Most rows of a table on the page; the CSV has all."""
 WORTH_IT = 0.5
-"""Least efficiency of nodes that are said to be used well."""
+"""Least efficiency of nodes that are worth their cost."""
 
 
 def simulation_page(folder: SimulationDir, record: SimulationRecord) -> Page:
     """Return a simulation's page, made from its record."""
     figures = scaling_figures(record)
     paired = len(figures) // 2 * 2
-    rows, numbers = some(record.rows, MOST_ROWS), sorted({row.number for row in record.rows})
+    rows, counts = some(record.rows, MOST_ROWS), sorted({row.number for row in record.rows})
     tables = [speed_table(record, rows), split_table(record, rows)]
     trained = [time_table(record), learned_table(record)]
     failed = [[name, one_line(reason)] for name, reason in record.failed.items()]
@@ -43,7 +43,7 @@ def simulation_page(folder: SimulationDir, record: SimulationRecord) -> Page:
         title=f"{task_name(record.task)} on {record.cluster}, predicted",
         headline=_headline(record),
         facts=dotted(
-            f"{numbers[0]:,} to {numbers[-1]:,} {record.by}" if len(numbers) > 1 else "",
+            f"{counts[0]:,} to {counts[-1]:,} {record.by}" if len(counts) > 1 else "",
             f"engine {record.engine}",
             count(record.parameters, "parameter"),
             count(record.samples, "sample"),
@@ -85,7 +85,7 @@ def _best_row(rows: Sequence[SimulationRow]) -> SimulationRow:
 
 
 def _headline(record: SimulationRecord) -> str:
-    """Say what is fastest, and what was learned or which strategy is slowest."""
+    """Return two sentences: on the fastest row, and on the trainings or the slowest strategy."""
     if not record.rows:
         return "Nothing was predicted before the simulation was stopped."
     best = _best_row(record.rows)
@@ -104,7 +104,7 @@ def _headline(record: SimulationRecord) -> str:
 
 
 def _slowest(record: SimulationRecord, best: SimulationRow) -> str:
-    """Say of the slowest strategy where it stops gaining."""
+    """Return a sentence on where the slowest strategy stops gaining; empty where there is only one strategy."""
     others = [_best_row(rows) for sync, rows in strategies(record).items() if sync != best.sync]
     if not others:
         return ""
@@ -133,7 +133,7 @@ def _tiles(record: SimulationRecord) -> list[Tile]:
 
 
 def _cheapest(record: SimulationRecord) -> Tile:
-    """Name the cheapest epoch that is at least twice as fast as one worker, or the cheapest of all."""
+    """Return the tile of the cheapest epoch that is at least twice as fast as one worker, or of the cheapest of all."""
     priced = [(row.cost.value, row) for row in record.rows if row.cost]
     faster = [(cost, row) for cost, row in priced if row.speed_up.value >= 2]
     cost, row = min(faster or priced, key=lambda pair: pair[0])
@@ -145,7 +145,7 @@ def _cheapest(record: SimulationRecord) -> Tile:
 
 
 def _passage(sync: str, rows: Sequence[SimulationRow], currency: str) -> Passage:
-    """Say of a strategy where it is fastest, up to where its nodes are used well, and what takes the time there."""
+    """Return a passage on a strategy: where it is fastest, up to where it is efficient, and where the time goes."""
     best, last = _best_row(rows), rows[-1]
     end = ", the most that was asked for" if best is last and len(rows) > 1 else ""
     fastest = f"Fastest on {best.many}{end}: {with_bounds(best.speed_up, factor)}."
@@ -165,7 +165,7 @@ def _passage(sync: str, rows: Sequence[SimulationRow], currency: str) -> Passage
 
 
 def _notes(record: SimulationRecord) -> list[str]:
-    """Explain the marks of the table, and say what is missing."""
+    """Return notes that explain the marks of the table, and say which rows are missing."""
     notes = []
     if any(row.method == "closed form" for row in record.rows):
         notes.append("* by closed form, not by following events")

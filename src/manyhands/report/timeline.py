@@ -4,6 +4,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from manyhands.record import RunDir
 
@@ -16,7 +17,7 @@ COLLECTIVES = ("all-reduce", "reduce", "broadcast", "all-gather", "reduce-scatte
 
 @dataclass(frozen=True)
 class Piece:
-    """A span of time in which a rank did one thing."""
+    """A span of time that a rank spent on one piece of work."""
 
     rank: int
     name: str
@@ -53,16 +54,18 @@ def read_timeline(run: RunDir) -> Timeline | None:
     starts: dict[int, float] = {}
     for piece in sorted((p for p in pieces if p.rank == ranks[0]), key=lambda p: p.start_ms):
         starts.setdefault(piece.step, piece.start_ms)
-    return Timeline(ranks, _without_overlap(pieces), starts)
+    comm = [piece for piece in pieces if piece.kind == "comm"]
+    others = [part for piece in pieces if piece.kind != "comm" for part in _without(piece, comm)]
+    return Timeline(ranks, [*others, *_waits(comm)], starts)
 
 
-def _piece(event: dict[str, object]) -> Piece:
-    start_ms, length_ms = float(str(event["ts"])) / 1e3, float(str(event["dur"])) / 1e3
-    kind = {"update": "serial"}.get(str(event["cat"]), str(event["cat"]))
+def _piece(event: dict[str, Any]) -> Piece:
+    start_ms, length_ms = float(event["ts"]) / 1e3, float(event["dur"]) / 1e3
+    kind = "serial" if event["cat"] == "update" else str(event["cat"])
     if kind not in ("compute", "serial", "comm"):
         raise ValueError(f"no kind of work: {kind}")
-    step = event["args"]["step"]  # type: ignore[index]
-    return Piece(int(str(event["pid"])), str(event["name"]), kind, start_ms, start_ms + length_ms, int(step))
+    step = int(event["args"]["step"])
+    return Piece(int(event["pid"]), str(event["name"]), kind, start_ms, start_ms + length_ms, step)
 
 
 def _first_steps(pieces: list[Piece]) -> list[Piece]:
@@ -72,13 +75,6 @@ def _first_steps(pieces: list[Piece]) -> list[Piece]:
     steps = sorted({piece.step for piece in pieces})
     last = steps[max(0, MOST_SPANS * len(steps) // len(pieces) - 1)]
     return [piece for piece in pieces if piece.step <= last]
-
-
-def _without_overlap(pieces: list[Piece]) -> list[Piece]:
-    """Split exchanges into waiting and the exchange itself, and cut them out of the pieces around them."""
-    comm = [piece for piece in pieces if piece.kind == "comm"]
-    others = [part for piece in pieces if piece.kind != "comm" for part in _without(piece, comm)]
-    return [*others, *_waits(comm)]
 
 
 def _without(piece: Piece, comm: Iterable[Piece]) -> list[Piece]:

@@ -26,12 +26,12 @@ def levels(record: SimulationRecord) -> list[float]:
 
 
 def level_name(accuracy: float | None) -> str:
-    """Write an accuracy as a percentage: 97.5 %."""
+    """Return an accuracy as a percentage: 97.5 %."""
     return f"{100 * (accuracy or 0):.4g} %"
 
 
 def trained_sentence(record: SimulationRecord) -> str:
-    """Say which training is the first at the target, or at the highest level that one reaches; empty without any."""
+    """Return a sentence on the first training at the target, or at the highest level that one reaches."""
     if not record.trained:
         return ""
     target = record.target_accuracy or max(levels(record), default=None)

@@ -1,4 +1,4 @@
-"""The page of validations: predicted against measured, and how good that is."""
+"""The page of validations: predictions against measurements, and their scores."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,7 +71,7 @@ def validations_page(path: Path, record: ValidationRecord) -> Page:
 
 
 def headline(record: ValidationRecord) -> str:
-    """Say how near the predictions are, and how often their intervals hold."""
+    """Return two sentences: on the median error, and on how often the intervals held."""
     judged = score(record.rows)
     if judged:
         side = "within" if judged.is_near else "beyond"
@@ -99,7 +99,7 @@ def _holding(judged: PredictionScore) -> str:
 
 
 def _circumstances(rows: Sequence[Validation]) -> str:
-    """Say in a line what was compared, where and when."""
+    """Return one line on what was compared, where and when."""
     runs = sum(len(row.measured_ms) for row in rows)
     counts = sorted({row.workers for row in rows})
     workers = ", ".join(map(str, counts)) if len(counts) < 6 else f"{counts[0]}–{counts[-1]}"
@@ -136,7 +136,7 @@ def _tiles(rows: Sequence[Validation]) -> list[Tile]:
 
 
 def _notes(record: ValidationRecord) -> list[str]:
-    """Say which rows are not counted, and that the validation was stopped."""
+    """Return notes on rows that are not counted, and on a validation that was stopped."""
     left, notes = len(record.rows) - len(counted(record.rows)), []
     if left:
         have = "configuration has" if left == 1 else "configurations have"
@@ -147,7 +147,7 @@ def _notes(record: ValidationRecord) -> list[str]:
 
 
 def _passages(rows: Sequence[Validation]) -> list[Passage]:
-    """Name the combinations beyond their aim, and the configurations outside their interval, the worst first."""
+    """Return passages on combinations beyond their aim and configurations outside their interval, the worst first."""
     parts = parts_of(rows).values()
     groups = grouped(counted(rows), lambda row: tuple(name(row) for name in parts))
     far = [(names, judged) for names, alike in groups.items() if (judged := score(alike)) and not judged.is_near]
@@ -172,7 +172,7 @@ def _passages(rows: Sequence[Validation]) -> list[Passage]:
 
 
 def _machines(rows: Sequence[Validation]) -> list[list[tuple[str, str]]]:
-    """List the calibrations that predictions are from, and the versions of the last."""
+    """Return the calibrations that the predictions are from, and the versions of the last."""
     calibrations = grouped(rows, lambda row: (row.machine, row.calibrated))
     sources = [
         (machine, f"calibrated {day(moment)}, {count(len(alike), 'prediction')}")

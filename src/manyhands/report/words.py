@@ -53,14 +53,14 @@ def explanation(record: SweepRecord) -> list[str]:
 
 
 def passages(record: SweepRecord) -> list[Passage]:
-    """Explain each curve: its largest number of workers in full, the others by their headlines."""
+    """Return a passage for each curve: on its largest number of workers in full, on the others by their headlines."""
     known = curves(record)
     explained = [_passage(curve, curve.name if len(known) > 1 else "") for curve in known]
     return [passage for passage in explained if passage.headline or passage.fits]
 
 
 def _passage(curve: Curve, series: str) -> Passage:
-    """Explain a curve by the finding of most workers; of those that had a core each, where there are any."""
+    """Return a passage on the finding of most workers; of those that had a core each, where there are any."""
     fits = fit_sentences(curve.fits, series)
     if not curve.findings:
         return Passage(curve.name, fits=fits)
@@ -77,13 +77,13 @@ def _passage(curve: Curve, series: str) -> Passage:
 
 
 def remedy_sentence(remedy: Remedy) -> str:
-    """Say what would help, what it would bring, and with which options to try it."""
+    """Return a sentence on a remedy and its gain, with the options to try it."""
     how = f"; try {remedy.command}" if remedy.command and remedy.command not in remedy.sentence else ""
     return f"{remedy.sentence.rstrip('.')}{how}"
 
 
 def fit_sentences(fits: Sequence[Fit], series: str = "") -> list[str]:
-    """Say what the laws fitted to a curve mean; in one sentence where none fits."""
+    """Return a sentence on each law fitted to a curve; a single one where none fits."""
     if not fits or any(fit.describes for fit in fits):
         return [fit_sentence(fit, series) for fit in fits]
     errors = ", ".join(f"{LAWS[fit.law]} {_why_not(fit)}" for fit in fits)
@@ -91,7 +91,7 @@ def fit_sentences(fits: Sequence[Fit], series: str = "") -> list[str]:
 
 
 def _why_not(fit: Fit) -> str:
-    """Say why a law does not describe the measurements."""
+    """Return why a law does not describe the measurements."""
     if fit.is_slower:
         return f"error {percent(fit.error_pct, 0)}, since the workers are slower than one"
     if fit.error_pct < LARGE_ERROR_PCT:
@@ -101,7 +101,7 @@ def _why_not(fit: Fit) -> str:
 
 
 def fit_sentence(fit: Fit, series: str = "") -> str:
-    """Say what one fitted law means."""
+    """Return a sentence on what a fitted law means: the serial share, the limit, or the best number of workers."""
     law = f"{LAWS[fit.law]} ({series})" if series else LAWS[fit.law]
     if not fit.describes:
         return f"{law}: does not fit: {_why_not(fit)}"
@@ -134,7 +134,7 @@ def task_name(task: str) -> str:
 
 
 def headline(record: SweepRecord) -> str:
-    """Say in one sentence which row is fastest, and how much faster than one worker."""
+    """Return a sentence on the fastest row, and how much faster it is than one worker."""
     task, best = task_name(record.task), best_row(record)
     if best is None or best.speed_up is None or best.efficiency is None:
         return _without_speed_up(record)
@@ -183,7 +183,7 @@ def _without_speed_up(record: SweepRecord) -> str:
 
 
 def circumstances(record: SweepRecord) -> str:
-    """Say in a line what was measured, where, and how long that took."""
+    """Return one line on what was measured, where, and how long it took."""
     repeated = f"{count(record.repeats, 'interleaved repeat')} of {count(record.steps, 'step')}"
     if not (record.repeats and record.steps):
         repeated = "stopped in its pilot round, before steps and repeats were chosen"
@@ -197,7 +197,7 @@ def dotted(*facts: str) -> str:
 
 
 def machine(hardware: Mapping[str, Any]) -> str:
-    """Return a short description of the machine: `2 cores of A processor`; empty where it is not known."""
+    """Return a short description of the machine: `2 cores of an Intel Xeon`; empty where it is not known."""
     cores, cpu = hardware.get("cores"), hardware.get("cpu")
     parts = [count(cores, "core") if isinstance(cores, int) else "", str(cpu or "")]
     return " of ".join(part for part in parts if part)

@@ -82,7 +82,8 @@ def test_a_score_is_that_of_the_rows_with_a_core_for_each_rank(cases: list[tuple
     assert found.error_pct == statistics.median(abs(row.error_pct) for row in telling)
     assert found.aim_pct == max(5, 2 * statistics.median(row.noise_pct for row in telling))
     assert (found.held, found.cases) == (sum(row.held for row in telling), len(telling))
-    assert found.is_held is (None if len(telling) < 20 else 80 <= found.held_pct <= 97)
+    verdict = "too few" if found.held_pct < 80 else "too many" if found.held_pct > 97 else "right"
+    assert found.holding == ("too few cases" if len(telling) < 20 else verdict)
 
 
 def _rows(held: int, missed: int, error: float = 2.0, **more: Any) -> list[Validation]:

@@ -26,7 +26,7 @@ from manyhands.report.words import task_name
 
 
 def run_names(records: Sequence[RunRecord]) -> list[str]:
-    """Name runs by engine, workers and strategy; also by task and id where that is not enough."""
+    """Return the runs' names: engine, workers and strategy, with task and id where these are the same."""
     short = []
     for record in records:
         name = workers_name(record.engine, record.workers, record.threads)

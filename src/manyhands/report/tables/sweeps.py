@@ -33,13 +33,13 @@ NO_ERROR_PCT = 1e-4
 
 
 def _marked_name(row: Row) -> str:
-    """Name a row, with ✗ where all runs failed, ‡ where some did, † where ranks had to share cores."""
+    """Return a row's name, with ✗ where all runs failed, ‡ where some did, † where ranks had to share cores."""
     marks = [("✗", row.failed and not row.repeats), ("‡", row.failed and row.repeats), ("†", row.oversubscribed)]
     return " ".join([cell_name(row.cell), *(mark for mark, holds in marks if holds)])
 
 
 def _karp_flatt(interval: Interval) -> str:
-    if not 0 <= interval.value <= 1:  # records of earlier versions have such
+    if not 0 <= interval.value <= 1:  # as in records of earlier versions
         return NOTHING
     return with_span(percent(100 * interval.value), interval, 100, 1)
 
@@ -260,7 +260,7 @@ FITS: tuple[Column[Fit], ...] = (
 
 
 def notes(record: SweepRecord) -> list[str]:
-    """Explain the marks of the table: which runs failed and why, and whose ranks shared cores; and add warnings."""
+    """Return notes on failed runs and shared cores, which the table marks, and the record's warnings."""
     names = cell_names(row.cell for row in record.rows)
     said = [_failed_note(r.repeats, names[r.cell.key], r.failed) for r in record.rows if r.failed]
     said += [note for cell in record.cells if cell.role == "probe" and (note := _probe_note(record, cell))]
@@ -278,7 +278,7 @@ def notes(record: SweepRecord) -> list[str]:
 
 
 def _others_note(record: SweepRecord) -> list[str]:
-    """Say how many runs other programs disturbed, if any, and how much at most."""
+    """Return a note on the runs that other programs disturbed, if any, and how much at most."""
     disturbed = [run.others for run in record.measures if run.others is not None and run.others.disturbed]
     if not disturbed:
         return []
@@ -292,7 +292,7 @@ def _failed_note(good_runs: int, name: str, why: str) -> str:
 
 
 def _probe_note(record: SweepRecord, probe: Cell) -> str:
-    """Say why runs of a probe failed, which has no row; empty where none did."""
+    """Return a note on why runs of a probe, which has no row, failed; empty where none did."""
     runs = [measure for measure in record.measures if measure.cell == probe.key]
     reasons = list(dict.fromkeys(measure.failed for measure in runs if measure.failed))
     if not reasons:

@@ -134,7 +134,7 @@ def _values(column: Column[Row], row: Row) -> list[object]:
 
 
 def _plain_text(value: object) -> str:
-    """Write a value for a spreadsheet: numbers in full precision, empty where there is none."""
+    """Return a value as text for a spreadsheet: numbers in full precision, empty where there is none."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if isinstance(value, bool):
@@ -143,7 +143,7 @@ def _plain_text(value: object) -> str:
 
 
 def as_markdown(table: Table) -> str:
-    """Write a table in Markdown; columns of numbers are aligned to the right."""
+    """Return a table in Markdown; columns of numbers are aligned to the right."""
     rule = ["---" if column.left else "---:" for column in table.columns]
     lines = [table.headings, rule, *table.rows]
     return "".join(f"| {' | '.join(markdown_text(cell) for cell in line)} |\n" for line in lines)
@@ -155,7 +155,7 @@ def markdown_text(text: str) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """Write a table as CSV, one line per row."""
+    """Return a table as CSV, one line per row."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table.headings)
