@@ -57,6 +57,13 @@ def _part(part: str) -> Column[RunRecord]:
     )
 
 
+def _part_of_training(part: str, drop: int) -> Column[RunRecord]:
+    """Return the column of a part's share of the whole training."""
+    return Column(
+        part, lambda r: share(getattr(r, f"{part}_s"), r.compute_s + r.comm_s + r.wait_s), drop=drop, csv=f"{part}_s"
+    )
+
+
 SHORT_NAME: Column[RunRecord] = Column("run", lambda r: workers_name(r.engine, r.workers, r.threads), left=True)
 ID = attribute("id", "id", str, drop=9, left=True)
 RATE = attribute("samples_per_s", "samples/s", rate, number=lambda r: r.samples_per_s or None)
@@ -67,11 +74,7 @@ STEP = attribute(
     number=attrgetter("step_ms.median"),
 )
 PARTS = [_part(part) for part in PART_NAMES]
-PARTS_OF_TRAINING: list[Column[RunRecord]] = [
-    Column(name, lambda r, s=s: share(getattr(r, s), r.compute_s + r.comm_s + r.wait_s), drop=drop, csv=s)
-    for name, s, drop in (("compute", "compute_s", 7), ("comm", "comm_s", 6), ("wait", "wait_s", 5))
-]
-"""Columns of the parts' shares of the whole training."""
+PARTS_OF_TRAINING = [_part_of_training(part, drop) for part, drop in (("compute", 7), ("comm", 6), ("wait", 5))]
 MEMORY: Column[RunRecord] = Column(
     "memory/rank", lambda r: num_bytes(max((rank.max_rss_bytes for rank in r.ranks), default=None))
 )

@@ -72,11 +72,12 @@ def _speed(record: SimulationRecord) -> list[Column[SimulationRow]]:
     ]
 
 
-SPLIT: list[Column[SimulationRow]] = [
-    Column(name, lambda row, part=part: percent(shares(row)[part]), csv=f"{part}_ms")
-    for part, name in PART_NAMES.items()
-]
-"""Columns of a step's parts: shares for people, milliseconds for spreadsheets."""
+def _part(part: str, name: str) -> Column[SimulationRow]:
+    """Return the column of a step's part: its share for people, milliseconds for spreadsheets."""
+    return Column(name, lambda row: percent(shares(row)[part]), csv=f"{part}_ms")
+
+
+SPLIT = [_part(part, name) for part, name in PART_NAMES.items()]
 
 
 def speed_table(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Table:
