@@ -103,18 +103,14 @@ def _source(source: "Source", format: str, folder: Path | None) -> list[Path]:
 def _runs(runs: Sequence[RunDir], format: str, to: Path | None) -> list[Path]:
     """Write a report of some runs, or print it; return the files."""
     from manyhands.report import files
-    from manyhands.report.runs import runs_markdown
-    from manyhands.report.tables.runs import numbers_table
-    from manyhands.report.tables.table import as_csv
 
     folder = to or (runs[0].path if len(runs) == 1 else REPORTS / _name_of_runs(runs))
     if format == "html":
-        return files.write_runs(runs, folder)
+        return files.write(runs, folder)
     if format == "png":
-        return files.write_run_pictures(runs, folder)
-    records = [record for _, record in files.read_runs(runs)]
-    text = runs_markdown(records) if format == "markdown" else as_csv(numbers_table(records))
-    return _text(text, format, to)
+        return files.write_pictures(runs, folder)
+    page = files.page_of(runs)
+    return _text(page.markdown if format == "markdown" else page.csv, format, to)
 
 
 def _text(text: str, format: str, to: Path | None) -> list[Path]:

@@ -1,158 +1,87 @@
-"""The page of a piece of advice, and the same as Markdown."""
+"""The page of a piece of advice."""
 
-import shlex
-
-from manyhands.record.advice import AdviceDir, AdviceRecord, AdviceRow
-from manyhands.record.texts import (
-    NOTHING,
-    count,
-    day,
-    duration,
-    figure,
-    percent,
-    with_bounds,
-)
+from manyhands.record.advice import AdviceDir, AdviceRecord
+from manyhands.record.texts import NOTHING, count, day, duration, factor, figure, percent, with_bounds
 from manyhands.report.advice_figures import advice_figures, way_name
-from manyhands.report.html import Page, Section, Tile
-from manyhands.report.pages import facts
+from manyhands.report.html import Page, Section, Tile, again, facts, shell_block
 from manyhands.report.tables.advice import best_table, numbers_table
-from manyhands.report.tables.table import as_csv, as_markdown, markdown_text
-from manyhands.report.words import Passage, task_name
-
-FOOTER = "Times are predicted; intervals hold 90 %."
+from manyhands.report.tables.table import markdown_text
+from manyhands.report.words import Passage, dotted, task_name
 
 
 def advice_page(folder: AdviceDir, record: AdviceRecord) -> Page:
-    """Set the page of advice from its record."""
+    """Return the page of advice, made from its record."""
+    ways = {f"{number}. {way_name(row)}": row for number, row in enumerate(record.best, 1)}
+    interrupted = record.status == "interrupted"
+    stopped = ["it was stopped: what is best was not trained with all seeds"] if interrupted else []
+    notes = [*record.doubts, *stopped]
+    based_on = [Passage("Trained", sentences=record.measured), Passage("Assumed", sentences=record.assumed)]
+    calibrated = f"{record.machine}, {day(record.calibrated)}"
+    why = [Passage(way, sentences=row.reasons) for way, row in ways.items()]
+    commands = [(f"{way}:", row.command) for way, row in ways.items()]
+    limits = Passage("The gradient's noise, and the next bottleneck", record.noise, record.next)
+    explained: list[str | list[str]] = []
+    for way, row in ways.items():
+        explained += [shell_block(markdown_text(way), row.command), row.reasons]
     return Page(
+        name=record.id or "advice",
         kicker="manyhands advice report",
-        title=title(record),
-        headline=headline(record),
-        facts=circumstances(record),
+        title=f"{task_name(record.task)} to {100 * record.target_accuracy:g} % on {record.cluster}",
+        headline=_headline(record),
+        facts=dotted(
+            f"{record.considered:,} ways looked at, {count(len(record.trainings), 'training')}",
+            f"at most {figure(record.max_cost)} {record.currency}" if record.max_cost is not None else "",
+            day(record.made),
+            f"took {duration(record.wall_s)}",
+        ),
         tiles=_tiles(record),
         sections=[
-            Section(
-                "best",
-                "The best ways",
-                data=True,
-                tables=[best_table(record)],
-                notes=notes(record),
-            ),
-            Section("why", "Why", short=True, passages=passages(record)),
-            Section("type", "What to type", short=True, commands=_typed(record)),
+            Section("best", "The best ways", data=True, tables=[best_table(record)], notes=notes),
+            Section("why", "Why", short=True, passages=why),
+            Section("type", "What to type", short=True, commands=commands),
             Section("glance", "All that was looked at", pair=advice_figures(record)),
-            Section("scale", "What limits it", passages=[_limits(record)]),
-            Section("source", "Based on", short=True, passages=_based(record), facts=_source(record)),
-            Section("again", "Ask again", short=True, commands=_commands(folder, record)),
+            Section("scale", "What limits it", passages=[limits]),
+            Section(
+                "source",
+                "Based on",
+                short=True,
+                passages=[passage for passage in based_on if passage.sentences],
+                facts=[[("cluster", record.cluster), ("calibrated", calibrated)], facts(record.versions)],
+            ),
+            again("The advice:", record.command, folder.path, "Ask again"),
         ],
-        markdown=advice_markdown(record),
-        csv=as_csv(numbers_table(record)),
-        csv_name=f"{record.id or 'advice'}.csv",
-        footer=FOOTER,
+        numbers=numbers_table(record),
+        blocks=[
+            best_table(record),
+            *explained,
+            [record.noise, *record.next, *notes, *record.measured, *record.assumed],
+            shell_block("Ask again:", record.command),
+        ],
+        footer="Times are predicted; intervals hold 90 %.",
     )
 
 
-def title(record: AdviceRecord) -> str:
-    """Say what was asked for."""
-    return f"{task_name(record.task)} to {100 * record.target_accuracy:g} % on {record.cluster}"
-
-
-def headline(record: AdviceRecord) -> str:
-    """Say what is best, and how much sooner that is."""
+def _headline(record: AdviceRecord) -> str:
+    """Return a sentence on the best way, and how much sooner it is than one worker."""
     best = record.best[0]
+    time = with_bounds(best.time_s, duration)
     if best.workers == 1 and best.batch_size == record.alone.batch_size:
-        return f"Nothing is sooner than one worker with the task's own batch: {_seconds(best)}."
+        return f"Nothing is sooner than one worker with the task's own batch: {time}."
     return (
-        f"The soonest is {way_name(best)}: {_seconds(best)}, {figure(best.speed_up.value)}× as soon as one worker with "
+        f"The soonest is {way_name(best)}: {time}, {factor(best.speed_up.value)} as soon as one worker with "
         f"a batch of {record.alone.batch_size:,}."
     )
-
-
-def _seconds(row: AdviceRow) -> str:
-    return with_bounds(row.time_s, duration)
-
-
-def circumstances(record: AdviceRecord) -> str:
-    """Say in a line what was looked at, and when."""
-    parts = [
-        f"{record.considered:,} ways looked at, {count(len(record.trainings), 'training')}",
-        *([f"at most {figure(record.max_cost)} {record.currency}"] if record.max_cost is not None else []),
-        day(record.made),
-        f"took {duration(record.wall_s)}",
-    ]
-    return " · ".join(parts)
 
 
 def _tiles(record: AdviceRecord) -> list[Tile]:
     best, alone = record.best[0], record.alone
     scale = NOTHING if record.critical_batch is None else figure(record.critical_batch)
-    high = "" if record.critical_high is None else f" to {figure(record.critical_high)}"
+    high = " or more" if record.critical_high is None else f" to {figure(record.critical_high)}"
+    alone_cost = f"one worker: {figure(alone.cost.value)}" if alone.cost else ""
     return [
         Tile("Time to target", duration(best.time_s.value), f"one worker: {duration(alone.time_s.value)}"),
-        Tile("Speed-up", f"{figure(best.speed_up.value)}×", way_name(best)),
+        Tile("Speed-up", factor(best.speed_up.value), way_name(best)),
         Tile("Efficiency", percent(100 * best.efficiency.value, 0), count(best.workers, "worker")),
-        *([Tile(f"Cost in {record.currency}", figure(best.cost.value), _cheaper(record))] if best.cost else []),
-        Tile("Noise scale", scale, f"samples; 90 %: {figure(record.critical_low)}{high or ' or more'}"),
+        *([Tile(f"Cost in {record.currency}", figure(best.cost.value), alone_cost)] if best.cost else []),
+        Tile("Noise scale", scale, f"samples; 90 %: {figure(record.critical_low)}{high}"),
     ]
-
-
-def _cheaper(record: AdviceRecord) -> str:
-    return f"one worker: {figure(record.alone.cost.value)}" if record.alone.cost else ""
-
-
-def notes(record: AdviceRecord) -> list[str]:
-    """Say what makes the advice less sure."""
-    stopped = ["it was stopped: what is best was not trained with all seeds"] if record.status == "interrupted" else []
-    return [*record.doubts, *stopped]
-
-
-def passages(record: AdviceRecord) -> list[Passage]:
-    """Say of each of the best why it is."""
-    return [
-        Passage(f"{number}. {way_name(row)}", "", row.reasons, [], [], []) for number, row in enumerate(record.best, 1)
-    ]
-
-
-def _typed(record: AdviceRecord) -> list[tuple[str, str]]:
-    return [(f"{number}. {way_name(row)}:", row.command) for number, row in enumerate(record.best, 1)]
-
-
-def _limits(record: AdviceRecord) -> Passage:
-    return Passage("The gradient's noise, and the next bottleneck", record.noise, record.next, [], [], [])
-
-
-def _based(record: AdviceRecord) -> list[Passage]:
-    found = {"Trained": record.measured, "Assumed": record.assumed}
-    return [Passage(name, "", sentences, [], [], []) for name, sentences in found.items() if sentences]
-
-
-def _source(record: AdviceRecord) -> list[list[tuple[str, str]]]:
-    about = [("cluster", record.cluster), ("calibrated", f"{record.machine}, {day(record.calibrated)}")]
-    return [about, facts(record.versions)]
-
-
-def _commands(folder: AdviceDir, record: AdviceRecord) -> list[tuple[str, str]]:
-    return [
-        *([("The advice:", record.command)] if record.command else []),
-        ("This report, drawn again from the stored record:", f"manyhands report {shlex.quote(str(folder.path))}"),
-    ]
-
-
-def advice_markdown(record: AdviceRecord) -> str:
-    """Write the advice for a README."""
-    ways = [
-        f"{number}. {markdown_text(way_name(row))}\n\n```sh\n{row.command}\n```\n\n"
-        + "\n".join(f"- {markdown_text(reason)}" for reason in row.reasons)
-        for number, row in enumerate(record.best, 1)
-    ]
-    said = [record.noise, *record.next, *notes(record), *record.measured, *record.assumed]
-    parts = [
-        f"## {markdown_text(title(record))}",
-        f"**{markdown_text(headline(record))}**",
-        markdown_text(circumstances(record)),
-        as_markdown(best_table(record)).rstrip(),
-        *ways,
-        "\n".join(f"- {markdown_text(sentence)}" for sentence in said),
-        f"Ask again:\n\n```sh\n{record.command}\n```" if record.command else "",
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"

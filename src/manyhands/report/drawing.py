@@ -1,7 +1,7 @@
-"""A figure as plain data: what is drawn along which axes, and the words around it.
+"""A figure as plain data: items, axes, and the words around them.
 
-`plotly_drawing.py` draws it on a page, `png_drawing.py` as a PNG. Texts may hold any character and line breaks: each of
-the two escapes what it must. Colours, dashes and markers are names of `palette.py`, sizes are pixels of a page.
+`plotly_drawing.py` draws it on a page, `png_drawing.py` as a PNG. Texts may hold any character and line breaks: both
+escape them. Colours, dashes and markers are names of `palette.py`, sizes are pixels of a page.
 """
 
 import math
@@ -23,26 +23,26 @@ class Series:
     """Width of the line; 0 for points alone."""
     dash: str = "solid"
     marker: str = ""
-    """Shape of the points; `ring` is a circle around what is there already. None for a line alone."""
+    """Shape of the points; `ring` is a circle around a point of another series. Empty for a line alone."""
     size: float = 8
     hollow: bool | Sequence[bool] = False
     """Which points are not filled."""
     reach: tuple[Sequence[float], Sequence[float]] | None = None
-    """How far the error bars reach below and above each point."""
+    """Lengths of the error bars below and above each point."""
     capped: bool = False
     """Whether error bars end in a cap."""
     labels: Sequence[str] = ()
     """Text to the left of each point."""
-    told: str | Sequence[str] = ()
-    """Text of each point on hovering; of very many points one text, in which {x} and {y} stand for the numbers."""
+    hover: str | Sequence[str] = ()
+    """Text of each point on hovering; or one text for all points, in which {x} and {y} stand for the numbers."""
     opacity: float = 1
     in_legend: bool = True
     groups: Sequence[str] = ()
-    """Entries of the legend that hide it, where these are not its own name."""
+    """Names of the legend's entries that hide the series; empty for its own name."""
 
     @property
     def shape(self) -> str:
-        """Shape of the points; a single point has one, since no line can be seen."""
+        """Shape of the points; a single point has one, since a line through it would be invisible."""
         return self.marker or ("circle" if len(self.x) == 1 else "")
 
 
@@ -63,17 +63,17 @@ class Band:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Bars:
-    """One part of horizontal bars: it goes on where the part before it ends, unless it has `starts`."""
+    """One part of horizontal bars: it begins where the part before it ends, unless it has `starts`."""
 
     name: str
     rows: Sequence[int]
-    """Which of the view's rows each bar lies in."""
+    """Index of the view's row for each bar."""
     lengths: Sequence[float]
     starts: Sequence[float] = ()
     colour: str
     texts: Sequence[str] = ()
     """Text inside each bar."""
-    told: Sequence[str] = ()
+    hover: Sequence[str] = ()
     """Text of each bar on hovering."""
     in_legend: bool = True
 
@@ -102,24 +102,24 @@ Item = Series | Band | Bars | Shade | Mark
 @final
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """An axis; what is not given follows from the data."""
+    """An axis; its span and ticks follow from the data where they are not given."""
 
     title: str = ""
     log: bool = False
     span: tuple[float, float] | None = None
     from_zero: bool = False
-    """Whether 0 is shown where there is no `span`."""
+    """Whether the axis begins at 0 where there is no `span`."""
     zero_line: bool = False
     """Whether a darker line stands at 0."""
     ticks: Sequence[float] = ()
     names: Sequence[str] = ()
-    """Texts of the ticks, where these are not numbers."""
+    """Texts of the ticks; empty where their numbers are shown."""
     unit: str = ""
     """Text after the number of each tick."""
 
     @property
     def tick_texts(self) -> list[str]:
-        """Texts of the ticks."""
+        """Names of the ticks, or else their numbers with the unit."""
         return list(self.names) or [f"{tick:,.9g}{self.unit}" for tick in self.ticks]
 
 
@@ -129,9 +129,9 @@ class View:
     """One way to look at a figure."""
 
     label: str = ""
-    """What to call it; a figure's only view needs none."""
+    """Name among the figure's views; empty for the only one."""
     items: Sequence[Item]
-    """What is drawn, the lowest layer first."""
+    """The lowest layer first."""
     x: Axis
     y: Axis = field(default_factory=Axis)
     rows: Sequence[str] = ()
@@ -147,63 +147,61 @@ class Figure:
     id: str
     title: str
     about: str
-    """What it shows, under the figure."""
-    says: str
-    """What it shows to those who do not see it."""
+    """Explanation under the figure."""
+    alt: str
+    """Alternative text for those who do not see it."""
     views: Sequence[View]
-    """The one that is shown first comes first."""
+    """The one shown at first comes first."""
     choose: str = ""
     """What the views differ in."""
     picture: str = ""
-    """Name of the PNG of its first view; none where it is on the page only."""
+    """File name of the PNG of its first view, without the ending; empty where it is on the page only."""
+
+
+def listed(title: str, texts: Iterable[str]) -> str:
+    """Return an alternative text: a title, and one text for each item of the figure."""
+    return f"{title}. {'; '.join(texts)}."
 
 
 def dashed(name: str, x: Sequence[float], y: Sequence[float]) -> Series:
-    """Return a dashed line to compare with."""
+    """Return a dashed line for comparison."""
     return Series(name=name, x=x, y=y, colour="muted", width=1.5, dash="dash")
 
 
-def workers_axis(counts: Sequence[int], reach: float) -> Axis:
-    """Return the axis of workers, with a tick at each count that was measured; doubling where there are many."""
-    ticks = sorted(set(counts))
-    if ticks[-1] > 8:
-        return Axis(title="workers", log=True, ticks=ticks)
-    return Axis(title="workers", ticks=ticks, span=(min(0.8, ticks[0] - 0.2), reach))
-
-
-def doubling_axis(title: str) -> Axis:
-    """Return an axis on which every doubling takes the same room."""
-    return Axis(title=title, log=True, ticks=[2.0**power for power in range(-4, 13)])
-
-
 MOST_TICKS = 7
-"""Ticks of an axis of counts that stand beside each other on a phone."""
+"""Most ticks of an axis of counts that fit side by side on a phone."""
 
 
 def counts_axis(title: str, counts: Iterable[int]) -> Axis:
-    """Return an axis of counts on which every doubling takes the same room, with ticks at some of the counts."""
+    """Return a logarithmic axis of counts, with ticks at some of the counts."""
     known = sorted(set(counts))
-    each = math.ceil(len(known) / MOST_TICKS)
+    stride = math.ceil(len(known) / MOST_TICKS)
     room = 10 ** (0.04 * math.log10(max(10, known[-1] / known[0])))
-    return Axis(title=title, log=True, ticks=known[::-1][::each][::-1], span=(known[0] / room, known[-1] * room))
+    return Axis(title=title, log=True, ticks=known[::-1][::stride][::-1], span=(known[0] / room, known[-1] * room))
 
 
 WIDE = 20.0
-"""A factor between the least and the greatest value from which on an axis goes by factors."""
+"""Ratio of the greatest to the least value beyond which an axis is logarithmic."""
 
 
 def is_wide(values: Iterable[float]) -> bool:
-    """Tell whether values differ by so large factors that an axis should go by factors."""
-    positive = [value for value in values if math.isfinite(value) and value > 0]
-    return bool(positive) and max(positive) / min(positive) > WIDE
+    """Tell whether values differ so widely that their axis should be logarithmic."""
+    low, high = positive_span(values)
+    return high / low > WIDE
+
+
+def positive_span(values: Iterable[float]) -> tuple[float, float]:
+    """Return the least and the greatest of the values that are positive and finite; (1, 1) without any."""
+    positive = [value for value in values if math.isfinite(value) and value > 0] or [1.0]
+    return min(positive), max(positive)
 
 
 NARROW = 10.0
-"""A factor up to which an axis by factors has ticks at even distances: round factors would be too few."""
+"""Ratio below which a logarithmic axis has ticks at even distances: powers of ten would be too few."""
 
 
 def factor_ticks(low: float, high: float) -> list[float]:
-    """Return round numbers between two, for an axis on which every factor of ten takes the same room."""
+    """Return round numbers between two bounds, as ticks of a logarithmic axis."""
     if high / low < NARROW:
         rough = (high - low) / 4
         least = 10.0 ** math.floor(math.log10(rough))
@@ -216,15 +214,15 @@ def factor_ticks(low: float, high: float) -> list[float]:
 
 
 def decades_axis(title: str, values: Iterable[float], unit: str = "") -> Axis:
-    """Return an axis on which every factor of ten takes the same room, with more ticks the fewer of these there are."""
-    good = [value for value in values if math.isfinite(value) and value > 0] or [1.0]
-    room = 10 ** (0.06 * max(0.3, math.log10(max(good) / min(good))))
-    low, high = min(good) / room, max(good) * room
+    """Return a logarithmic axis around the positive values, with more ticks the fewer powers of ten it spans."""
+    low, high = positive_span(values)
+    room = 10 ** (0.06 * max(0.3, math.log10(high / low)))
+    low, high = low / room, high * room
     return Axis(title=title, log=True, ticks=factor_ticks(low, high), span=(low, high), unit=unit)
 
 
 def value_axis(title: str, shown: Sequence[float]) -> Axis:
-    """Return an axis from 0, or by factors where values differ by large ones."""
+    """Return an axis from 0, or a logarithmic one where the values differ widely."""
     if is_wide(shown):
         return decades_axis(title, shown)
     return Axis(title=title, span=(0, 1.06 * max(shown, default=1.0)))

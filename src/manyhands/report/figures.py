@@ -1,58 +1,64 @@
 """The figures of a sweep: speed-up, efficiency, weak scaling, time split, lost percents, accuracy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import get_args
 
 from manyhands.record import Cause, Fit, Interval, Row, SweepRecord
-from manyhands.record.texts import cell_names, coverage, duration, has_width, in_brackets, with_coverage
-from manyhands.report.curves import Curve, curves, fitted_speed_up, reach
-from manyhands.report.drawing import Axis, Figure, Series, View, dashed, doubling_axis, workers_axis
+from manyhands.record.texts import cell_names, coverage, has_width, in_brackets, milliseconds, with_coverage
+from manyhands.report.curves import Curve, curves, fitted_speed_up
+from manyhands.report.drawing import Axis, Figure, Series, View, dashed, listed
 from manyhands.report.palette import DASHES, MARKERS, engine_colour
-from manyhands.report.stacks import PARTS, split_figure, stack_view, stacked
+from manyhands.report.stacks import parts_ms, split_figure, stack_view, stacked
 from manyhands.report.tables.sweeps import LAWS
 
 REACH = 1.25
-"""How far beyond the most workers a fitted law is drawn."""
+"""Ratio of the end of the axis, to which fitted laws are drawn, to the most workers."""
+FEW = 8
+"""Most workers that are shown on a linear axis."""
+
+Value = Callable[[Row], Interval | None]
 
 
 def sweep_figures(record: SweepRecord) -> dict[str, list[Figure]]:
-    """Return all figures that the record alone can fill, by the section of the page that they stand in."""
+    """Return the figures that the record has data for, by the section of the page."""
     drawn = [curve for curve in curves(record) if curve.rows]
     has_speed_up = any(row.speed_up for curve in drawn for row in curve.rows)
     return {
         "scaling": [
-            *([speed_up(record, drawn), efficiency(drawn)] if has_speed_up else []),
-            *([weak(drawn)] if record.kind == "weak" and drawn else []),
+            *([_speed_up(record, drawn), _efficiency(drawn)] if has_speed_up else []),
+            *([_weak(drawn)] if record.kind == "weak" and drawn else []),
         ],
         "why": [
-            *([lost(record)] if any(finding.parts for finding in record.findings) else []),
-            *([split(record)] if any(row.repeats for row in record.rows) else []),
+            *([_lost(record)] if any(finding.parts for finding in record.findings) else []),
+            *([_split(record)] if any(row.repeats for row in record.rows) else []),
         ],
-        "learning": [accuracy(drawn)] if drawn else [],
+        "learning": [_accuracy(drawn)] if drawn else [],
     }
 
 
-def speed_up(record: SweepRecord, drawn: Sequence[Curve]) -> Figure:
-    """Draw speed-up against workers, beside the ideal, with intervals and the fitted laws."""
+def _speed_up(record: SweepRecord, drawn: Sequence[Curve]) -> Figure:
+    """Draw speed-up against workers, beside the ideal, with intervals; one view for each fitted law."""
     most = _most(drawn)
     fits = [(fit, curve) for curve in drawn for fit in curve.fits if fit.describes]
     laws = [law for law in reversed(LAWS) if any(fit.law == law for fit, _ in fits)]
-    measured = [
-        dashed("ideal", [1, most * REACH], [1, most * REACH]),
-        *_all_points(drawn, lambda row: row.speed_up, "×"),
-    ]
+    ideal = dashed("ideal", [1, most * REACH], [1, most * REACH])
+    measured = [ideal, *_all_points(drawn, lambda row: row.speed_up, "×")]
     fitted = {law: [_fitted(fit, curve, most) for fit, curve in fits if fit.law == law] for law in laws}
     highest = max([1.0, *(row.speed_up.high for curve in drawn for row in curve.rows if row.speed_up)])
     title = "speed-up over one worker"
     x = _workers(drawn)
-    y = doubling_axis(title) if most > 8 else Axis(title=title, span=(0, 1.06 * max(most, highest)))
+    y = Axis(title=title, span=(0, 1.06 * max(most, highest)))
+    if most > FEW:
+        y = Axis(title=title, log=True, ticks=[2.0**power for power in range(-4, 13)])
+    least = least_coverage(row.speed_up for curve in drawn for row in curve.rows)
+    bars = f"bars are {least} intervals, " if least else ""
     kind = "Samples per second against those of one worker" if record.kind == "weak" else "How many times as fast"
     return Figure(
         id="speed-up",
         title="Speed-up",
-        about=f"{kind}; {_bars(drawn)}the dashed line is the ideal"
+        about=f"{kind}; {bars}the dashed line is the ideal"
         f"{', dotted lines are the law fitted' if fits else ''}{_hollow(drawn)}.",
-        says="Speed-up over workers. " + _said(drawn, lambda row: row.speed_up, lambda v: f"{v:.2f} times"),
+        alt=_listed("Speed-up over workers", drawn, lambda row: row.speed_up, lambda v: f"{v:.2f} times"),
         views=[
             *(View(label=LAWS[law], items=[*measured, *fitted[law]], x=x, y=y) for law in laws),
             View(label="none" if laws else "", items=measured, x=x, y=y),
@@ -73,33 +79,29 @@ def _fitted(fit: Fit, curve: Curve, most: int) -> Series:
         colour=engine_colour(curve.engine),
         width=1.5,
         dash="dot",
-        told=[f"{name}: {y:.2f}×" for y in ys],
+        hover=[f"{name}: {y:.2f}×" for y in ys],
         in_legend=False,
         groups=[curve.name],
     )
 
 
-def efficiency(drawn: Sequence[Curve]) -> Figure:
-    """Draw efficiency against workers."""
-    values = [row.efficiency for curve in drawn for row in curve.rows if row.efficiency]
-    top = max([1.0, *(interval.high for interval in values)])
-    items = [
-        dashed("ideal", [1, _most(drawn) * REACH], [100, 100]),
-        *_all_points(drawn, lambda row: row.efficiency, " %", 100),
-    ]
+def _efficiency(drawn: Sequence[Curve]) -> Figure:
+    top = max([1.0, *(row.efficiency.high for curve in drawn for row in curve.rows if row.efficiency)])
+    ideal = dashed("ideal", [1, _most(drawn) * REACH], [100, 100])
+    items = [ideal, *_all_points(drawn, lambda row: row.efficiency, " %", 100)]
     return Figure(
         id="efficiency",
         title="Efficiency",
         about="Speed-up as a share of the number of workers: 100 % is the ideal, what is missing is lost"
         f"{_hollow(drawn)}.",
-        says="Efficiency over workers. " + _said(drawn, lambda row: row.efficiency, lambda v: f"{100 * v:.0f} percent"),
+        alt=_listed("Efficiency over workers", drawn, lambda row: row.efficiency, lambda v: f"{100 * v:.0f} percent"),
         views=[View(items=items, x=_workers(drawn), y=Axis(title="efficiency", span=(0, 108 * top), unit=" %"))],
         picture="efficiency",
     )
 
 
-def weak(drawn: Sequence[Curve]) -> Figure:
-    """Draw the time of a step against workers that each have a batch of their own."""
+def _weak(drawn: Sequence[Curve]) -> Figure:
+    """Draw the time of a step against workers with a constant batch each."""
     alone = [c.baseline.step_ms.value for c in drawn if c.baseline and c.baseline.step_ms]
     ideal = [dashed("ideal", [1, _most(drawn) * REACH], [alone[0], alone[0]])] if len(set(alone)) == 1 else []
     items = [*ideal, *_all_points(drawn, lambda row: row.step_ms, " ms")]
@@ -107,22 +109,20 @@ def weak(drawn: Sequence[Curve]) -> Figure:
         id="weak",
         title="Weak scaling",
         about=f"Time of a step while every worker keeps a batch of its own: the ideal stays flat{_hollow(drawn)}.",
-        says="Time per step over workers. " + _said(drawn, lambda row: row.step_ms, lambda v: duration(v / 1e3)),
+        alt=_listed("Time per step over workers", drawn, lambda row: row.step_ms, milliseconds),
         views=[View(items=items, x=_workers(drawn), y=Axis(title="time per step", from_zero=True, unit=" ms"))],
         picture="weak",
     )
 
 
-def split(record: SweepRecord) -> Figure:
-    """Draw where a step's time goes, as a stack for each row."""
+def _split(record: SweepRecord) -> Figure:
     rows = [row for row in record.rows if row.repeats]
     return split_figure(
         "split",
         "Where a step's time goes",
         "Compute is shared out over the workers; serial is what every worker repeats; comm is what the exchanges took; "
         "wait is time spent waiting for the slowest worker.",
-        row_labels(record, rows),
-        [{part: float(getattr(row, f"{part}_ms")) for part in PARTS} for row in rows],
+        list(zip(row_labels(record, rows), map(parts_ms, rows), strict=True)),
         picture="split",
     )
 
@@ -136,36 +136,38 @@ CAUSES = {
     "memory": "sharing the machine",
     "unclear": "small batches or sharing the machine",
 }
-"""Causes of lost time, and how they are called."""
+"""Causes of lost time in words."""
 
 
-def lost(record: SweepRecord) -> Figure:
-    """Draw what became of the workers' time: work done, and where the rest was lost."""
-    found = {finding.row: finding for finding in record.findings if finding.parts}
-    rows = [row for row in record.rows if row.cell.key in found and row.efficiency]
+def _lost(record: SweepRecord) -> Figure:
+    """Draw the workers' time: work done, and the share lost to each cause."""
+    findings = {finding.row: finding for finding in record.findings if finding.parts}
+    rows = [row for row in record.rows if row.cell.key in findings and row.efficiency]
     names = row_labels(record, rows)
     done = [round(100 * row.efficiency.value, 3) for row in rows if row.efficiency]
     parts = [stacked("work done", "work", names, done)]
     for cause in get_args(Cause):
-        values = [sum(p.percent for p in found[row.cell.key].parts if p.cause == cause) for row in rows]
+        values = [sum(p.percent for p in findings[row.cell.key].parts if p.cause == cause) for row in rows]
         if any(abs(value) >= 0.05 for value in values):
             parts.append(stacked(CAUSES[cause], cause, names, [round(value, 3) for value in values]))
-    says = "; ".join(
+    said = [
         f"{name}: " + ", ".join(f"{part.name} {part.lengths[i]:.0f} percent" for part in parts if part.lengths[i])
         for i, name in enumerate(names)
-    )
+    ]
     return Figure(
         id="lost",
         title="Where the lost percents went",
         about="All that the workers could do at best is 100 %: what they did, and what each cause took. "
         "A part to the left of zero is a gain.",
-        says=f"Lost percents. {says}.",
+        alt=listed("Lost percents", said),
         views=[stack_view(parts, names, Axis(unit=" %"))],
     )
 
 
-def accuracy(drawn: Sequence[Curve]) -> Figure:
-    """Draw test accuracy against workers."""
+def _accuracy(drawn: Sequence[Curve]) -> Figure:
+    def accuracy(row: Row) -> Interval:
+        return Interval(value=row.test_accuracy, low=row.test_accuracy, high=row.test_accuracy)
+
     values = [100 * row.test_accuracy for curve in drawn for row in curve.with_baseline]
     low, high = min(values), max(values)
     room = max(1.0, 0.15 * (high - low))  # a flat curve should look flat
@@ -174,36 +176,32 @@ def accuracy(drawn: Sequence[Curve]) -> Figure:
         id="accuracy",
         title="Accuracy",
         about="Share of the test data guessed right: a strategy that keeps one worker's answer stays level.",
-        says="Test accuracy over workers. " + _said(drawn, _accuracy, lambda v: f"{100 * v:.2f} percent"),
-        views=[View(items=_all_points(drawn, _accuracy, " %", 100), x=_workers(drawn), y=y)],
+        alt=_listed("Test accuracy over workers", drawn, accuracy, lambda v: f"{100 * v:.2f} percent"),
+        views=[View(items=_all_points(drawn, accuracy, " %", 100), x=_workers(drawn), y=y)],
     )
 
 
-def _accuracy(row: Row) -> Interval:
-    return Interval(value=row.test_accuracy, low=row.test_accuracy, high=row.test_accuracy)
-
-
 def row_labels(record: SweepRecord, rows: Sequence[Row]) -> list[str]:
-    """Name rows so that no two are called the same."""
+    """Return a name for each row that no other row of the record has."""
     names = cell_names(row.cell for row in record.rows)
     return [names[row.cell.key] for row in rows]
 
 
-def _all_points(
-    drawn: Sequence[Curve], value: Callable[[Row], Interval | None], unit: str, factor: float = 1.0
-) -> list[Series]:
-    """Draw the curves, a little beside each other, so that no interval hides another."""
+def _all_points(drawn: Sequence[Curve], value: Value, unit: str, factor: float = 1.0) -> list[Series]:
+    """Draw the curves, shifted a little along x, so that no interval hides another."""
     apart = min(0.015, 0.06 / max(1, len(drawn) - 1))
     middle = (len(drawn) - 1) / 2
     return [_points(curve, value, unit, factor, apart * (i - middle)) for i, curve in enumerate(drawn)]
 
 
-def _points(curve: Curve, value: Callable[[Row], Interval | None], unit: str, factor: float, aside: float) -> Series:
+def _points(curve: Curve, value: Value, unit: str, factor: float, shift: float) -> Series:
     """Draw one curve, hollow where ranks had to share cores."""
     rows = [(row, interval) for row in curve.with_baseline if (interval := value(row)) is not None]
+    below = [max(0.0, factor * (i.value - i.low)) * i.is_shown for _, i in rows]
+    above = [max(0.0, factor * (i.high - i.value)) * i.is_shown for _, i in rows]
     return Series(
         name=curve.name,
-        x=[row.cell.size * (1 + aside) if row.cell.size > 1 else 1 for row, _ in rows],
+        x=[row.cell.size * (1 + shift) if row.cell.size > 1 else 1 for row, _ in rows],
         y=[factor * interval.value for _, interval in rows],
         colour=engine_colour(curve.engine),
         width=2.5,
@@ -211,9 +209,9 @@ def _points(curve: Curve, value: Callable[[Row], Interval | None], unit: str, fa
         marker=MARKERS[curve.style % len(MARKERS)],
         size=9,
         hollow=[row.oversubscribed for row, _ in rows],
-        reach=reach((interval for _, interval in rows), factor) if any(i.is_shown for _, i in rows) else None,
+        reach=(below, above) if any(i.is_shown for _, i in rows) else None,
         capped=True,
-        told=[
+        hover=[
             f"{curve.name}, {row.cell.size} workers: {factor * interval.value:.4g}{unit}"
             f"{in_brackets(with_coverage(interval, factor))}"
             for row, interval in rows
@@ -222,20 +220,20 @@ def _points(curve: Curve, value: Callable[[Row], Interval | None], unit: str, fa
 
 
 def _workers(drawn: Sequence[Curve]) -> Axis:
-    """Return the axis of workers, with room beyond the most of them."""
-    return workers_axis([1, *(row.cell.size for curve in drawn for row in curve.rows)], _most(drawn) * REACH)
+    ticks = sorted({1, *(row.cell.size for curve in drawn for row in curve.rows)})
+    if ticks[-1] > FEW:
+        return Axis(title="workers", log=True, ticks=ticks)
+    return Axis(title="workers", ticks=ticks, span=(0.8, ticks[-1] * REACH))
 
 
 def _most(drawn: Sequence[Curve]) -> int:
     return max(row.cell.size for curve in drawn for row in curve.rows)
 
 
-def _bars(drawn: Sequence[Curve]) -> str:
-    """Say what the bars are; of rows that differ in their repeats, what holds for all."""
-    known = [row.speed_up for curve in drawn for row in curve.rows if row.speed_up and has_width(row.speed_up)]
-    if not known:
-        return ""
-    return f"bars are {coverage(min(known, key=lambda interval: interval.coverage_pct))} intervals, "
+def least_coverage(intervals: Iterable[Interval | None]) -> str:
+    """Return the least coverage of the intervals that are shown; empty where none is."""
+    known = [interval for interval in intervals if interval and has_width(interval)]
+    return coverage(min(known, key=lambda interval: interval.coverage_pct)) if known else ""
 
 
 def _hollow(drawn: Sequence[Curve]) -> str:
@@ -243,9 +241,9 @@ def _hollow(drawn: Sequence[Curve]) -> str:
     return "; hollow points had more ranks than cores" if shared else ""
 
 
-def _said(drawn: Sequence[Curve], value: Callable[[Row], Interval | None], words: Callable[[float], str]) -> str:
-    told = []
+def _listed(title: str, drawn: Sequence[Curve], value: Value, text: Callable[[float], str]) -> str:
+    texts = []
     for curve in drawn:
-        points = [f"{words(i.value)} with {row.cell.size}" for row in curve.rows if (i := value(row)) is not None]
-        told.append(f"{curve.name}: {', '.join(points)}")
-    return "; ".join(told) + "."
+        points = [f"{text(i.value)} with {row.cell.size}" for row in curve.rows if (i := value(row)) is not None]
+        texts.append(f"{curve.name}: {', '.join(points)}")
+    return listed(title, texts)

@@ -5,7 +5,7 @@ which also stay apart in grey print.
 """
 
 BARS = ("work", "compute", "serial", "comm", "wait", "small-batch", "oversubscription", "memory", "unclear")
-"""What bars are filled with; texts on them have the colour `on-…`."""
+"""Colours of bars; a text on a bar has the colour `on-` and its name."""
 
 LIGHT = {
     "text": "#1c2024",
@@ -63,7 +63,7 @@ DARK = {
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "cross")
 SERIES = ("mpi", "threads", "hybrid", "ray", "torch", "other", "serial-engine")
-"""Colours of what has none of its own, such as strategies."""
+"""Colours of series that are no engines, such as strategies."""
 
 
 def engine_colour(engine: str) -> str:
@@ -73,5 +73,5 @@ def engine_colour(engine: str) -> str:
 
 
 def series_colour(number: int) -> str:
-    """Return the name of the colour of one of several things that are no engines."""
+    """Return the name of the colour of the series with this index; engines have colours of their own."""
     return SERIES[number % len(SERIES)]

@@ -1,8 +1,6 @@
-"""Papers' tables as texts: each published figure, ours beside it, and the verdict; and how they go into a README."""
+"""Papers' tables: each published figure, ours beside it, and the verdict; on a terminal and in Markdown."""
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any
 
 from manyhands.record.papers import (
     FigureKind,
@@ -13,101 +11,84 @@ from manyhands.record.papers import (
     ReproductionRecord,
     Verdict,
 )
-from manyhands.record.texts import NOTHING, duration, fixed
+from manyhands.record.texts import NOTHING, count, duration, fixed
+from manyhands.report.scores import grouped
 from manyhands.report.tables.table import Column, Table, as_markdown
 
 WORDS: dict[Verdict, str] = {"not": "not reproduced", "shown": NOTHING}
-"""Verdicts that people write otherwise."""
-COUNTED: dict[Verdict, str] = {"shown": "without a verdict"}
-"""Verdicts that a sum writes otherwise."""
+"""Verdicts that are written otherwise in a table."""
+COUNTED: dict[Verdict, str] = {"not": "not reproduced", "shown": "without a verdict"}
+"""Verdicts that are written otherwise in the summary."""
 TIMES: tuple[FigureKind, ...] = ("time", "speed-up", "improvement")
 CROWDED = "†"
-"""Marks times and speed-ups of more workers than cores."""
+"""Mark of times and speed-ups of more workers than cores."""
 GAP = 1
-"""Columns between two columns."""
-
-
-@dataclass(frozen=True)
-class _ColumnGroup:
-    """Columns that belong together: what the paper says, and ours."""
-
-    columns: list[Column[Any]]
-    cells: list[list[str]]
-
-    @property
-    def width(self) -> int:
-        return sum(
-            max(len(column.heading), *(len(row[i]) for row in self.cells), 1) + GAP
-            for i, column in enumerate(self.columns)
-        )
+"""Blanks between two columns."""
 
 
 def headline(table: ReproducedTable) -> str:
-    """Name a table: `table 1: strong scaling`."""
+    """Return a table's name and title: `table 1: strong scaling`."""
     return f"{table.name}: {table.title}" if table.title else table.name
-
-
-def word(verdict: Verdict) -> str:
-    """Write a verdict as people do."""
-    return WORDS.get(verdict, verdict)
 
 
 def tables_of(table: ReproducedTable, width: int = 0) -> list[Table]:
     """Return the table; where it is wider than `width` characters, in parts that all begin with the labels.
 
-    Rows of which neither the paper nor we have a figure are left to `whys`.
+    Rows without a figure, neither of the paper nor of ours, are left to `whys`.
     """
     rows = [row for row in table.rows if _is_sentences(table) or any(f.published or f.ours for f in row.figures)]
     if not rows:
         return []
     labels = _words(table.headings, [row.labels for row in rows], folds=True)
-    verdicts = _words(["verdict"], [[word(row.verdict)] for row in rows])
+    verdicts = _words(["verdict"], [[WORDS.get(row.verdict, row.verdict)] for row in rows])
     if _is_sentences(table):
         return [_joined([labels, verdicts, _words(["by"], [[row.why] for row in rows], folds=True)])]
-    columns = [_column(rows, i) for i in range(len(rows[0].figures))]
-    parts: list[list[_ColumnGroup]] = [[labels]]
-    for group in [*columns, verdicts]:
-        taken = sum(other.width for other in parts[-1])
-        if width and len(parts[-1]) > 1 and taken + group.width > width:
+    figures = [_figures(rows, i) for i in range(len(rows[0].figures))]
+    parts = [[labels]]
+    for group in [*figures, verdicts]:
+        if width and len(parts[-1]) > 1 and sum(map(_width, [*parts[-1], group])) > width:
             parts.append([labels])
         parts[-1].append(group)
     return [_joined(part) for part in parts]
 
 
+def _width(table: Table) -> int:
+    return sum(max(map(len, texts)) + GAP for texts in zip(table.headings, *table.rows, strict=True))
+
+
 def whys(table: ReproducedTable) -> list[str]:
-    """Say what led to the verdicts, rows of the same reason together."""
-    found: dict[str, list[str]] = {}
-    for row in table.rows:
-        if row.why and not _is_sentences(table):
-            found.setdefault(row.why, []).append(" ".join(row.labels))
+    """Return the reasons for the verdicts, each with the rows that have it."""
+    rows = [] if _is_sentences(table) else [row for row in table.rows if row.why]
     heading = f"{table.headings[0]} " if len(table.headings) == 1 else ""
-    return [f"{heading}{', '.join(rows)}: {why}" for why, rows in found.items()]
+    return [
+        f"{heading}{', '.join(' '.join(row.labels) for row in alike)}: {why}"
+        for why, alike in grouped(rows, lambda row: row.why).items()
+    ]
 
 
 def _is_sentences(table: ReproducedTable) -> bool:
-    """Whether the rows are sentences of the paper, which have a reason but no figures."""
+    """Tell whether the rows are sentences of the paper, which have a reason but no figures."""
     return not any(row.figures for row in table.rows)
 
 
 def summary(record: ReproductionRecord) -> str:
-    """Count the verdicts of all rows: each row is in one of the counts, which sum up to all."""
+    """Count all rows by their verdict."""
     rows = [row for paper in record.papers for table in paper.tables for row in table.rows]
-    counts = Counter(COUNTED.get(row.verdict, word(row.verdict)) for row in rows)
-    listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    counts = Counter(COUNTED.get(row.verdict, row.verdict) for row in rows)
+    listed = ", ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
     return f"{len(rows)} rows: {listed or 'nothing to judge'}"
 
 
 def circumstances(record: ReproductionRecord) -> str:
-    """Say where and how it was measured."""
-    hardware = record.hardware
-    repeats = f"{record.repeats} repeat{'s' if record.repeats > 1 else ''}"
-    how = f"{repeats}{', --quick' if record.quick else ''}, {len(record.taken)} runs in {duration(record.wall_s)}"
+    """Return one line on the machine, the repeats and the time taken."""
+    hardware, quick = record.hardware, ", --quick" if record.quick else ""
+    how = f"{count(record.repeats, 'repeat')}{quick}, {len(record.taken)} runs in {duration(record.wall_s)}"
     noise = "; one run each cannot tell a slow program from a busy machine" if record.repeats == 1 else ""
     return f"{hardware.get('cores')} cores of {hardware.get('cpu')}; {how}{noise}"
 
 
 def markdown(record: ReproductionRecord) -> str:
-    """Write everything in Markdown, to paste."""
+    """Return all papers' tables and verdicts in Markdown."""
     lines = [f"Made by `{record.command}` on {circumstances(record)}.", "", f"{summary(record)}.", ""]
     for paper in record.papers:
         lines += _paper(paper)
@@ -124,24 +105,23 @@ def _paper(paper: ReproducedPaper) -> list[str]:
     return lines
 
 
-def _column(rows: list[ReproducedRow], i: int) -> _ColumnGroup:
+def _figures(rows: list[ReproducedRow], i: int) -> Table:
+    """Return the columns of the rows' i-th figure: the paper's, where it has one, and ours."""
     figures = [row.figures[i] for row in rows]
     name = figures[0].column
     ours = [_ours(row.figures[i], crowded=row.oversubscribed) for row in rows]
     if not any(figure.published for figure in figures):
-        return _ColumnGroup([Column(f"{name}: ours")], [[text] for text in ours])
-    published = [figure.published or NOTHING for figure in figures]
-    return _ColumnGroup(
-        [Column(f"{name}: paper"), Column("ours")], [list(pair) for pair in zip(published, ours, strict=True)]
-    )
+        return Table([Column(f"{name}: ours")], [[text] for text in ours])
+    pairs = [[figure.published or NOTHING, text] for figure, text in zip(figures, ours, strict=True)]
+    return Table([Column(f"{name}: paper"), Column("ours")], pairs)
 
 
-def _words(headings: list[str], cells: list[list[str]], *, folds: bool = False) -> _ColumnGroup:
-    return _ColumnGroup([Column(heading, left=True, folds=folds) for heading in headings], cells)
+def _words(headings: list[str], cells: list[list[str]], *, folds: bool = False) -> Table:
+    return Table([Column(heading, left=True, folds=folds) for heading in headings], cells)
 
 
 def _ours(figure: PaperFigure, *, crowded: bool) -> str:
-    """Write our figure: a time with how many times as long the paper's machine took, a speed-up with its interval."""
+    """Return our figure as text: a time with the ratio of the paper's time to it, a speed-up with its interval."""
     if figure.ours is None:
         return NOTHING
     value, low, high = (fixed(x, figure.decimals) for x in (figure.ours.value, figure.ours.low, figure.ours.high))
@@ -152,6 +132,8 @@ def _ours(figure: PaperFigure, *, crowded: bool) -> str:
     return f"{value}{mark}{spread}"
 
 
-def _joined(groups: list[_ColumnGroup]) -> Table:
+def _joined(groups: list[Table]) -> Table:
+    """Put tables of the same rows side by side."""
     columns = [column for group in groups for column in group.columns]
-    return Table(columns, [[cell for group in groups for cell in group.cells[i]] for i in range(len(groups[0].cells))])
+    rows = [[cell for cells in row for cell in cells] for row in zip(*(group.rows for group in groups), strict=True)]
+    return Table(columns, rows)

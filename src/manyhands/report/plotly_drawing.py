@@ -1,4 +1,4 @@
-"""Figures as plotly reads them, for a page, whose script puts in the colours that are named `@mpi` or `@comm`."""
+"""Figures as plotly reads them, for a page, whose script replaces colour names such as `@mpi` by colours."""
 
 import html
 import math
@@ -26,15 +26,19 @@ def as_plot(view: View) -> Json:
             case Bars():
                 data.append(_bars(item, view))
             case Shade():
-                shapes.append(_shade(item))
+                place = {"xref": "paper", "x0": 0, "x1": 1, "y0": item.low, "y1": item.high, "layer": "below"}
+                shapes.append({"type": "rect", **place, "fillcolor": "@grid", "opacity": 0.55, "line": {"width": 0}})
             case Mark():
-                shapes.append(_line(item))
-                notes.append(_note(item))
+                place = {"x0": item.x, "x1": item.x, "yref": "paper", "y0": 0, "y1": 1}
+                shapes.append({"type": "line", **place, "line": {"color": "@muted", "width": 1, "dash": "dot"}})
+                above = {"x": item.x, "y": 1, "yref": "paper", "yanchor": "bottom", "xanchor": "left"}
+                font = {"size": 11, "color": "@muted"}
+                notes.append({**above, "showarrow": False, "text": _escaped(item.text), "font": font})
     return {"data": data, "layout": {**_layout(view), "shapes": shapes, "annotations": notes}}
 
 
-def safe(text: str) -> str:
-    """Escape what plotly would take for a tag; a line break becomes one."""
+def _escaped(text: str) -> str:
+    """Escape what plotly would take for a tag; line breaks become tags."""
     return html.escape(text, quote=False).replace("\n", "<br>")
 
 
@@ -43,24 +47,23 @@ def _series(item: Series) -> Json:
     trace: Json = {
         "type": "scatter",
         "mode": "+".join(part for part, is_drawn in parts.items() if is_drawn),
-        "name": safe(item.name),
+        "name": _escaped(item.name),
         "x": list(item.x),
         "y": list(item.y),
         "showlegend": item.in_legend,
-        **_told(item),
+        **_hover(item),
     }
     if item.opacity < 1:
         trace["opacity"] = item.opacity
     if item.groups:
-        trace["meta"] = {"groups": [safe(group) for group in item.groups]}
+        trace["meta"] = {"groups": [_escaped(group) for group in item.groups]}
     if item.width:
         trace["line"] = {"color": colour, "width": item.width, "dash": item.dash}
     if item.shape:
-        ring, hollow = item.shape == "ring", item.hollow
-        fills = [colour, "@panel"]
+        hollow, fills = item.hollow, [colour, "@panel"]
         trace["marker"] = {
-            "color": fills[hollow] if isinstance(hollow, bool) else [fills[each] for each in hollow],
-            "symbol": "circle-open" if ring else item.shape,
+            "color": fills[hollow] if isinstance(hollow, bool) else [fills[is_hollow] for is_hollow in hollow],
+            "symbol": "circle-open" if item.shape == "ring" else item.shape,
             "size": item.size,
             "line": {"color": colour, "width": 1.6},
         }
@@ -69,25 +72,25 @@ def _series(item: Series) -> Json:
         bars = {"type": "data", "symmetric": False, "array": list(above), "arrayminus": list(below)}
         trace["error_y"] = {**bars, "color": colour, "thickness": 1.4, "width": 5 if item.capped else 0}
     if item.labels:
-        trace |= {"text": [safe(label) for label in item.labels], "textfont": {"color": colour, "size": 14}}
+        trace |= {"text": [_escaped(label) for label in item.labels], "textfont": {"color": colour, "size": 14}}
         trace |= {"textposition": "middle left", "cliponaxis": False}
     return trace
 
 
-def _told(item: Series | Bars) -> Json:
-    if not item.told:
+def _hover(item: Series | Bars) -> Json:
+    if not item.hover:
         return {"hoverinfo": "skip"}
-    if isinstance(item.told, str):
-        text = safe(item.told).replace("{x}", "%{x:.5~g}").replace("{y}", "%{y:.5~g}")
+    if isinstance(item.hover, str):
+        text = _escaped(item.hover).replace("{x}", "%{x:.5~g}").replace("{y}", "%{y:.5~g}")
         return {"hovertemplate": f"{text}<extra></extra>"}
-    return {"customdata": [safe(text) for text in item.told], "hovertemplate": "%{customdata}<extra></extra>"}
+    return {"customdata": [_escaped(text) for text in item.hover], "hovertemplate": "%{customdata}<extra></extra>"}
 
 
 def _band(item: Band) -> Json:
     return {
         "type": "scatter",
         "mode": "lines",
-        "name": safe(item.name),
+        "name": _escaped(item.name),
         "showlegend": item.in_legend,
         "x": [*item.x, *reversed(item.x)],
         "y": [*item.high, *reversed(item.low)],
@@ -103,35 +106,20 @@ def _bars(item: Bars, view: View) -> Json:
     trace = {
         "type": "bar",
         "orientation": "h",
-        "name": safe(item.name),
+        "name": _escaped(item.name),
         "showlegend": item.in_legend,
-        "y": [safe(view.rows[row]) for row in item.rows],
+        "y": [_escaped(view.rows[row]) for row in item.rows],
         "x": list(item.lengths),
         "marker": {"color": f"@{item.colour}"},
-        **_told(item),
+        **_hover(item),
     }
     if item.starts:
         trace["base"] = list(item.starts)
     if item.texts:
-        font = {"color": f"@on-{item.colour}"}
-        trace |= {"text": [safe(text) for text in item.texts], "textposition": "inside", "insidetextanchor": "middle"}
+        font, texts = {"color": f"@on-{item.colour}"}, [_escaped(text) for text in item.texts]
+        trace |= {"text": texts, "textposition": "inside", "insidetextanchor": "middle"}
         trace |= {"textangle": 0, "insidetextfont": font}
     return trace
-
-
-def _shade(item: Shade) -> Json:
-    place = {"xref": "paper", "x0": 0, "x1": 1, "y0": item.low, "y1": item.high, "layer": "below"}
-    return {"type": "rect", **place, "fillcolor": "@grid", "opacity": 0.55, "line": {"width": 0}}
-
-
-def _line(item: Mark) -> Json:
-    line = {"color": "@muted", "width": 1, "dash": "dot"}
-    return {"type": "line", "x0": item.x, "x1": item.x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
-
-
-def _note(item: Mark) -> Json:
-    place = {"x": item.x, "y": 1, "yref": "paper", "yanchor": "bottom", "xanchor": "left", "showarrow": False}
-    return {**place, "text": safe(item.text), "font": {"size": 11, "color": "@muted"}}
 
 
 def _layout(view: View) -> Json:
@@ -170,11 +158,11 @@ def _axis(axis: Axis) -> Json:
         "tickfont": {"size": 12},
     }
     if axis.title:
-        drawn["title"] = {"text": safe(axis.title), "standoff": 8, "font": {"size": 12, "color": "@muted"}}
+        drawn["title"] = {"text": _escaped(axis.title), "standoff": 8, "font": {"size": 12, "color": "@muted"}}
     if axis.ticks:
-        drawn |= {"tickvals": list(axis.ticks), "ticktext": [safe(text) for text in axis.tick_texts]}
+        drawn |= {"tickvals": list(axis.ticks), "ticktext": [_escaped(text) for text in axis.tick_texts]}
     elif axis.unit:
-        drawn["ticksuffix"] = safe(axis.unit)
+        drawn["ticksuffix"] = _escaped(axis.unit)
     if axis.span:
         drawn["range"] = [math.log10(end) for end in axis.span] if axis.log else list(axis.span)
     elif axis.from_zero:
@@ -183,7 +171,7 @@ def _axis(axis: Axis) -> Json:
 
 
 def _rows(view: View) -> Json:
-    """Return the axis of rows; all are named, so that one with nothing to show still has its line."""
-    names, count = [safe(row) for row in view.rows], len(view.rows)
+    """Return the axis of rows; all are named, so that a row without bars keeps its line."""
+    names, count = [_escaped(row) for row in view.rows], len(view.rows)
     order = {"categoryorder": "array", "categoryarray": names, "range": [count - 0.5, -0.5]}
     return {**_axis(Axis(unit=" ")), **order, "type": "category", "automargin": False}

@@ -18,14 +18,15 @@ from manyhands.report.drawing import Axis, Band, Bars, Figure, Item, Mark, Serie
 from manyhands.report.palette import LIGHT
 
 POINTS = 0.7
-"""Points of a PNG for a pixel of the page."""
+"""Points of a PNG per pixel of the page."""
 LINE = 105
-"""Letters of the legend that stand on one line; a swatch takes the room of some."""
+"""Letters of the legend on one line."""
 SWATCH = 8
+"""Letters that would fit into the swatch of a legend's entry."""
 TITLE = 72
-"""Letters of the title that stand on one line."""
+"""Letters of the title on one line."""
 TICKS = 66
-"""Letters of the ticks that stand along the axis x."""
+"""Letters of the ticks along the axis x."""
 DASHES: dict[str, Any] = {
     "solid": "-",
     "dash": "--",
@@ -38,19 +39,19 @@ MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "x"
 
 
 def save_pictures(figures: Iterable[Figure], title: str, folder: Path) -> list[Path]:
-    """Save the first view of each figure that has a picture, under its title and that of the page; return the files."""
+    """Save the first view of each figure that has a picture, titled with the page's title too; return the files."""
     saved = []
     for figure in figures:
         if figure.picture:
-            is_said = figure.title.lower() in title.lower()
-            sheet = draw(figure.views[0], title if is_said else f"{figure.title} · {title}")
+            is_repeated = figure.title.lower() in title.lower()
+            sheet = draw(figure.views[0], title if is_repeated else f"{figure.title} · {title}")
             saved.append(folder / f"{figure.picture}.png")
             sheet.savefig(saved[-1], dpi=160)
     return saved
 
 
 def draw(view: View, title: str) -> Sheet:
-    """Return one view of a figure, drawn, with its legend below, where it hides nothing."""
+    """Draw one view of a figure, with its legend below, where it hides nothing."""
     entries = [entry for item in view.items if (entry := _entry(item))]
     lines = _legend_lines(entries)
     sheet = Sheet(figsize=(6.4, 0.8 + view.height / 100 + 0.19 * lines), layout="constrained")
@@ -75,7 +76,7 @@ def draw(view: View, title: str) -> Sheet:
 
 
 def _plain(text: str) -> str:
-    """Escape what matplotlib would set as a formula."""
+    """Escape the character that starts a formula in matplotlib."""
     return text.replace("$", r"\$")
 
 
@@ -108,8 +109,9 @@ def _draw_series(axes: Axes, item: Series) -> None:
     if item.shape:
         hollow = [item.hollow] * len(item.x) if isinstance(item.hollow, bool) else item.hollow
         for kind in set(hollow):
-            points = [point for point, own in zip(zip(item.x, item.y, strict=True), hollow, strict=True) if own == kind]
-            axes.plot(*zip(*points, strict=True), linestyle="none", **_marker(item, kind))
+            alike = [i for i, is_hollow in enumerate(hollow) if is_hollow == kind]
+            xs, ys = [item.x[i] for i in alike], [item.y[i] for i in alike]
+            axes.plot(xs, ys, linestyle="none", **_marker(item, kind))
     for x, y, label in zip(item.x, item.y, item.labels, strict=False):
         place: Any = {"xytext": (-9, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
         axes.annotate(_plain(label), (x, y), color=colour, **place)
@@ -131,7 +133,7 @@ def _look(item: Band) -> dict[str, Any]:
 
 
 def _draw_bars(axes: Axes, item: Bars, left: list[float], right: list[float]) -> None:
-    """Draw one part of the bars; where it has no starts, go on from the ends of the stacks and move these."""
+    """Draw one part of the bars; without `starts`, at the ends of the stacks, `left` and `right`, which are moved."""
     starts = list(item.starts)
     for row, length in zip(item.rows, item.lengths, strict=True) if not starts else ():
         ends = left if length < 0 else right
@@ -148,20 +150,15 @@ def _entry(item: Item) -> Artist | None:
     if isinstance(item, Shade | Mark) or not item.in_legend:
         return None
     label = _plain(item.name)
-    match item:
-        case Series():
-            look = _line(item) if item.width else {"linestyle": "none"}
-            if item.shape:
-                look |= _marker(item, item.hollow is True)
-            return Line2D([], [], label=label, **look)
-        case Band():
-            return Patch(label=label, **_look(item))
-        case Bars():
-            return Patch(label=label, color=LIGHT[item.colour])
+    if isinstance(item, Series):
+        look = _line(item) if item.width else {"linestyle": "none"}
+        marker = _marker(item, item.hollow is True) if item.shape else {}
+        return Line2D([], [], label=label, **look, **marker)
+    return Patch(label=label, **(_look(item) if isinstance(item, Band) else {"color": LIGHT[item.colour]}))
 
 
 def _legend_lines(entries: Sequence[Artist]) -> int:
-    """Return the fewest lines on which the entries of a legend have room side by side."""
+    """Return the fewest lines on which the entries of a legend fit."""
     widths = [len(str(entry.get_label())) + SWATCH for entry in entries]
     for lines in range(1, len(widths)):
         if sum(max(widths[i : i + lines]) for i in range(0, len(widths), lines)) <= LINE:
@@ -190,7 +187,7 @@ def _set_axis(drawn: DrawnAxis, axis: Axis) -> None:
 
 
 def _apart(drawn: DrawnAxis, axis: Axis) -> list[str]:
-    """Return the texts of the ticks along x, empty where one would lie over its neighbour to the right."""
+    """Return the texts of the ticks along x, empty where one would overlap its neighbour to the right."""
     scale = math.log if axis.log else float
     low, high = (scale(end) for end in drawn.get_view_interval())
     texts, free = [], math.inf

@@ -1,4 +1,4 @@
-"""The page of some runs that stand for themselves: their table, losses, where their time went, timelines."""
+"""The page of some runs: their tables, losses, where their time went, and timelines."""
 
 import shlex
 from collections.abc import Sequence
@@ -6,127 +6,103 @@ from collections.abc import Sequence
 from manyhands.record import RunDir, RunRecord
 from manyhands.record.texts import count, duration, fixed, percent, rate, times
 from manyhands.report.drawing import Figure
-from manyhands.report.histories import Drawn, losses, timelines
-from manyhands.report.html import Page, Section, Tile
-from manyhands.report.pages import facts
-from manyhands.report.stacks import split_figure
-from manyhands.report.tables.runs import (
-    learned_table,
-    numbers_table,
-    parts_ms,
-    rank_parts_s,
-    ranks_table,
-    run_names,
-    speed_table,
-)
-from manyhands.report.tables.table import Table, as_csv, as_markdown, markdown_text
+from manyhands.report.histories import DrawnRun, losses, timelines
+from manyhands.report.html import Page, Section, Tile, facts
+from manyhands.report.stacks import parts_ms, split_figure
+from manyhands.report.tables.runs import learned_table, numbers_table, rank_parts_s, ranks_table, run_names, speed_table
 from manyhands.report.words import machine, task_name
 
-Stored = tuple[RunDir, RunRecord]
+
+def runs_page(runs: Sequence[tuple[RunDir, RunRecord]]) -> Page:
+    """Return the page of some runs, made from their folders and records."""
+    folders, records = [folder for folder, _ in runs], [record for _, record in runs]
+    names, first = run_names(records), records[0]
+    drawn = [
+        DrawnRun(name, record.engine, order, True, folder)
+        for order, (name, folder, record) in enumerate(zip(names, folders, records, strict=True))
+    ]
+    tasks = ", ".join(dict.fromkeys(task_name(record.task) for record in records))
+    tables, notes = [speed_table(records), learned_table(records)], _notes(records)
+    commands = [
+        (f"{name}:", f"manyhands train --config {shlex.quote(str(folder.toml))}")
+        for name, folder in zip(names, folders, strict=True)
+    ]
+    return Page(
+        name=first.id,
+        kicker="manyhands run report",
+        title=f"{tasks}: {first.id if len(records) == 1 else count(len(records), 'run')}",
+        headline=_headline(records, names),
+        facts=machine(first.hardware),
+        tiles=_tiles(first) if len(records) == 1 else [],
+        sections=[
+            Section("numbers", "The numbers", data=True, tables=tables, notes=notes),
+            Section("learning", "Learning", short=True, figures=losses(drawn)),
+            Section("time", "Where the time went", figures=run_figures(records)),
+            Section("timeline", "Timeline", short=True, figures=timelines(drawn)),
+            Section("ranks", "Ranks", short=True, tables=[ranks_table(records)]),
+            Section("machine", "The machine", short=True, facts=[facts(first.hardware), facts(first.versions)]),
+            Section("again", "Run it again", short=True, commands=commands),
+        ],
+        numbers=numbers_table(records),
+        blocks=[*tables, notes],
+        titled=False,
+        footer="Figures are those of single runs.",
+    )
 
 
-def run_figures(runs: Sequence[Stored]) -> list[Figure]:
-    """Draw the time split of a warmed-up step, and of every rank over the whole run, where any time passed."""
-    records = [record for _, record in runs]
+def run_figures(records: Sequence[RunRecord]) -> list[Figure]:
+    """Draw the time split of a warmed-up step, and of every rank over the whole run; none where no time passed."""
     names = run_names(records)
-    if not any(sum(parts_ms(record).values()) for record in records):
+    steps = [parts_ms(record.steady) for record in records]
+    if not any(sum(parts.values()) for parts in steps):
         return []
-    ranks = [(f"{name}, rank {k.rank}", k) for name, r in zip(names, records, strict=True) for k in r.ranks]
+    ranks = [
+        (f"{name}, rank {rank.rank}", {part: 1e3 * seconds for part, seconds in rank_parts_s(rank).items()})
+        for name, record in zip(names, records, strict=True)
+        for rank in record.ranks
+    ]
     return [
         split_figure(
             "split",
             "Where a step's time goes",
             "A step once the run had warmed up, mean over the workers: compute is shared out, serial is what every "
             "worker repeats, comm is what the exchanges took, wait is time spent waiting for the slowest worker.",
-            names,
-            [parts_ms(record) for record in records],
+            list(zip(names, steps, strict=True)),
             picture="split",
         ),
         split_figure(
             "ranks",
             "Every rank's time",
             "The whole training, rank by rank: a rank that computes longer than the others makes them wait.",
-            [label for label, _ in ranks],
-            [{part: 1e3 * s for part, s in rank_parts_s(rank).items()} for _, rank in ranks],
+            ranks,
         ),
     ]
 
 
-def runs_page(runs: Sequence[Stored]) -> Page:
-    """Set the page of some runs from their records and folders."""
-    records = [record for _, record in runs]
-    drawn = drawn_runs(runs)
-    loss, line = losses(drawn), timelines(drawn)
-    tasks = ", ".join(dict.fromkeys(task_name(record.task) for record in records))
-    return Page(
-        kicker="manyhands run report",
-        title=f"{tasks}: {records[0].id if len(records) == 1 else count(len(records), 'run')}",
-        headline=runs_headline(records),
-        facts=machine(records[0].hardware),
-        tiles=_tiles(records),
-        sections=[
-            Section("numbers", "The numbers", data=True, tables=_tables(records), notes=_notes(records)),
-            Section("learning", "Learning", short=True, figures=[loss] if loss else []),
-            Section("time", "Where the time went", figures=run_figures(runs)),
-            Section("timeline", "Timeline", short=True, figures=[line] if line else []),
-            Section("ranks", "Ranks", short=True, tables=[ranks_table(records)]),
-            Section(
-                "machine", "The machine", short=True, facts=[facts(records[0].hardware), facts(records[0].versions)]
-            ),
-            Section("again", "Run it again", short=True, commands=_commands(runs)),
-        ],
-        markdown=runs_markdown(records),
-        csv=as_csv(numbers_table(records)),
-        csv_name=f"{records[0].id}.csv",
-        footer="Figures are those of single runs.",
-    )
-
-
-def _tables(records: Sequence[RunRecord]) -> list[Table]:
-    return [speed_table(records), learned_table(records)]
-
-
-def drawn_runs(runs: Sequence[Stored]) -> list[Drawn]:
-    """Say how the history of each run is drawn: in the colour of its engine."""
-    names = run_names([record for _, record in runs])
-    return [
-        Drawn(name, record.engine, order, True, folder)
-        for order, ((folder, record), name) in enumerate(zip(runs, names, strict=True))
-    ]
-
-
-def runs_headline(records: Sequence[RunRecord]) -> str:
-    """Say in one sentence how the runs went."""
-    names = run_names(records)
+def _headline(records: Sequence[RunRecord], names: Sequence[str]) -> str:
+    """Return a sentence on the fastest of the runs; of a single run, on its accuracy."""
     fastest = max(range(len(records)), key=lambda i: records[i].samples_per_s)
     best = records[fastest]
+    with_rate = f" with {rate(best.samples_per_s)} samples/s" if best.samples_per_s else ""
     if len(records) == 1:
         return (
             f"{task_name(best.task)} with {names[0]} reaches {percent(100 * best.test_accuracy, 2)} on the test data "
-            f"after {count(best.steps, 'step')}{_with_rate(best)}."
+            f"after {count(best.steps, 'step')}{with_rate}."
         )
     timed = [record.samples_per_s for record in records if record.samples_per_s]
     if len(timed) < 2:
         return f"Of {len(records)} runs, fewer than two have a speed to compare."
-    return (
-        f"Of {len(records)} runs, {names[fastest]} is the fastest{_with_rate(best)}, "
-        f"{times(best.samples_per_s / min(timed))} the slowest."
-    )
+    ratio = times(best.samples_per_s / min(timed))
+    return f"Of {len(records)} runs, {names[fastest]} is the fastest{with_rate}, {ratio} the slowest."
 
 
-def _with_rate(record: RunRecord) -> str:
-    return f" with {rate(record.samples_per_s)} samples/s" if record.samples_per_s else ""
-
-
-def _tiles(records: Sequence[RunRecord]) -> list[Tile]:
-    if len(records) > 1:
-        return []
-    r = records[0]
+def _tiles(record: RunRecord) -> list[Tile]:
+    step, steps = duration(record.step_ms.median / 1e3 or None), count(record.steps, "step")
     return [
-        Tile("Samples per second", rate(r.samples_per_s), f"{duration(r.step_ms.median / 1e3 or None)} a step"),
-        Tile("Test accuracy", percent(100 * r.test_accuracy, 2), f"test loss {fixed(r.test_loss, 4)}"),
-        Tile("Time", duration(r.total_s), f"{count(r.steps, 'step')}, {count(r.epochs, 'epoch')}"),
-        Tile("Parameters", f"{r.parameters:,}", f"batch {r.batch_size:,}"),
+        Tile("Samples per second", rate(record.samples_per_s), f"{step} a step"),
+        Tile("Test accuracy", percent(100 * record.test_accuracy, 2), f"test loss {fixed(record.test_loss, 4)}"),
+        Tile("Time", duration(record.total_s), f"{steps}, {count(record.epochs, 'epoch')}"),
+        Tile("Parameters", f"{record.parameters:,}", f"batch {record.batch_size:,}"),
     ]
 
 
@@ -136,22 +112,3 @@ def _notes(records: Sequence[RunRecord]) -> list[str]:
         same = len({record.weights_sha256 for record in records}) == 1
         notes.append("the weights are the same, bit for bit" if same else "the weights differ in their bits")
     return notes
-
-
-def _commands(runs: Sequence[Stored]) -> list[tuple[str, str]]:
-    names = run_names([record for _, record in runs])
-    return [
-        (f"{name}:", f"manyhands train --config {shlex.quote(str(folder.toml))}")
-        for (folder, _), name in zip(runs, names, strict=True)
-    ]
-
-
-def runs_markdown(records: Sequence[RunRecord]) -> str:
-    """Write what some runs say for a README."""
-    parts = [
-        f"**{markdown_text(runs_headline(records))}**",
-        markdown_text(machine(records[0].hardware)),
-        *(as_markdown(table).rstrip() for table in _tables(records)),
-        "\n".join(f"- {markdown_text(note)}" for note in _notes(records)),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"

@@ -1,4 +1,4 @@
-"""How good predictions are: their error against the aim, and how often their intervals held."""
+"""Scores of predictions: their error against the aim, and how often their intervals held."""
 
 import statistics
 from collections.abc import Callable, Iterable
@@ -10,19 +10,19 @@ from manyhands.record.simulation import Validation
 Item = TypeVar("Item")
 Key = TypeVar("Key")
 Name = Callable[[Validation], str]
-"""What a row is called in one respect."""
+"""Reads one part of a row's name, such as its engine."""
 
 Holding = Literal["right", "too few", "too many", "too few cases"]
-"""What there is to say of how many intervals held: that intervals are too narrow, too wide, or neither."""
+"""Verdict on the share of intervals that held: as it should be, too narrow, too wide, or no verdict."""
 
 ERROR_PCT = 5.0
-"""Median error of a step's time that is aimed at, where runs do not vary by more."""
+"""Aim for the median error of a step's time, where runs do not vary by more."""
 NOISES = 2.0
-"""Where they do, so many times their noise."""
+"""Aim for the median error in multiples of the runs' noise, where that is more."""
 HELD_PCT = (80.0, 97.0)
-"""Share of the 90 % intervals that should hold."""
+"""Aim for the share of the 90 % intervals that hold."""
 FEWEST = 20
-"""Of fewer intervals than this, no share says anything."""
+"""Fewest intervals whose share is judged."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,17 @@ class PredictionScore:
     bias_pct: float
     """Median, with signs: above 0 where predictions are rather too slow."""
     noise_pct: float | None
-    """Median of what runs of one configuration differ by; None where each was run once."""
+    """Median of the runs' noise over the configurations; None where each was run once."""
     held: int
 
     @property
     def aim_pct(self) -> float:
-        """The median error that is aimed at."""
+        """Aim for the median error."""
         return max(ERROR_PCT, NOISES * (self.noise_pct or 0.0))
 
     @property
     def is_near(self) -> bool:
-        """Whether the error is within the aim."""
+        """Whether the median error is within the aim."""
         return self.error_pct <= self.aim_pct
 
     @property
@@ -55,41 +55,36 @@ class PredictionScore:
 
     @property
     def holding(self) -> Holding:
-        """How many intervals held against how many should."""
+        """Verdict on the share of the intervals that held."""
         low, high = HELD_PCT
         if self.cases < FEWEST:
             return "too few cases"
         return "too few" if self.held_pct < low else "too many" if self.held_pct > high else "right"
 
-    @property
-    def is_held(self) -> bool | None:
-        """Whether as many intervals held as should; None where there are too few cases to tell."""
-        return None if self.holding == "too few cases" else self.holding == "right"
-
 
 def counted(rows: Iterable[Validation]) -> list[Validation]:
-    """Return the rows that say something: those whose ranks had a core each."""
+    """Return the rows whose ranks had a core each, which alone are counted."""
     return [row for row in rows if not row.oversubscribed]
 
 
 def score(rows: Iterable[Validation]) -> PredictionScore | None:
-    """Judge predictions; None where none of them counts."""
-    telling = counted(rows)
-    if not telling:
+    """Score the rows that are counted; None without any."""
+    cases = counted(rows)
+    if not cases:
         return None
-    noises = [row.noise_pct for row in telling if row.noise_pct is not None]
+    noises = [row.noise_pct for row in cases if row.noise_pct is not None]
     return PredictionScore(
-        cases=len(telling),
-        error_pct=statistics.median(abs(row.error_pct) for row in telling),
-        bias_pct=statistics.median(row.error_pct for row in telling),
+        cases=len(cases),
+        error_pct=statistics.median(abs(row.error_pct) for row in cases),
+        bias_pct=statistics.median(row.error_pct for row in cases),
         noise_pct=statistics.median(noises) if noises else None,
-        held=sum(row.held for row in telling),
+        held=sum(row.held for row in cases),
     )
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Gather what is alike, in the order in which it first comes."""
-    found: dict[Key, list[Item]] = {}
+    """Group items by a key, in the order in which the keys first appear."""
+    groups: dict[Key, list[Item]] = {}
     for item in items:
-        found.setdefault(key(item), []).append(item)
-    return found
+        groups.setdefault(key(item), []).append(item)
+    return groups

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from manyhands.record.simulation import Estimate, SimulationRecord, SimulationRow, Unit
-from manyhands.record.texts import duration, figure, percent, with_bounds
+from manyhands.record.simulation import Estimate, SimulationRecord, SimulationRow
+from manyhands.record.texts import duration, factor, figure, milliseconds, percent, with_bounds
 from manyhands.report.drawing import (
     Axis,
     Band,
@@ -16,267 +16,191 @@ from manyhands.report.drawing import (
     counts_axis,
     dashed,
     decades_axis,
+    listed,
     value_axis,
 )
 from manyhands.report.palette import DASHES, MARKERS, SERIES, series_colour
 from manyhands.report.scores import grouped
-from manyhands.report.stacks import PARTS, stack_view, stacked
+from manyhands.report.stacks import PARTS, parts_ms, split_bars, stack_view
 
 MOST_POINTS = 60
-"""Points of a curve; of more, some are drawn."""
+"""Most points of a curve; of more rows, some are drawn."""
 MOST_BARS = 12
-"""Bars of one strategy."""
+"""Most bars of one strategy."""
 PART_NAMES = {part: "update" if part == "serial" else part for part in PARTS}
-"""How a simulation calls the parts of a step: what every worker repeats is mostly the update of the weights."""
+"""Names of a step's parts: in a simulation, the serial part is mostly the update of the weights."""
 
-Value = Callable[[SimulationRow], Estimate | None]
-
-
-@dataclass(frozen=True)
-class Strategy:
-    """One strategy over the number of nodes."""
-
-    name: str
-    number: int
-    rows: list[SimulationRow]
-
-    @property
-    def colour(self) -> str:
-        """Its colour in all figures."""
-        return series_colour(self.number)
-
-    @property
-    def dash(self) -> str:
-        """Its line, which tells strategies apart that have the same colour."""
-        return DASHES[self.number // len(SERIES) % len(DASHES)]
+Text = Callable[[float], str]
 
 
-def strategies(record: SimulationRecord) -> list[Strategy]:
-    """Gather the rows by strategy, the fewest nodes first."""
+def strategies(record: SimulationRecord) -> dict[str, list[SimulationRow]]:
+    """Group the rows by strategy, the fewest nodes first."""
     groups = grouped(record.rows, lambda row: row.sync)
-    return [
-        Strategy(name, number, sorted(rows, key=lambda row: row.number))
-        for number, (name, rows) in enumerate(groups.items())
-    ]
-
-
-def unit(drawn: Sequence[Strategy]) -> Unit:
-    """Return what is counted along the axis."""
-    return drawn[0].rows[0].by
+    return {sync: sorted(rows, key=lambda row: row.number) for sync, rows in groups.items()}
 
 
 def some(rows: Sequence[SimulationRow], most: int) -> list[SimulationRow]:
-    """Return some of very many rows, evenly spread, the first and the last among them."""
+    """Return at most `most` rows, evenly spread, the first and the last among them."""
     if len(rows) <= most:
         return list(rows)
     return [rows[round(i * (len(rows) - 1) / (most - 1))] for i in range(most)]
 
 
 def scaling_figures(record: SimulationRecord) -> list[Figure]:
-    """Draw speed-up, efficiency, step time, epoch time and cost against nodes."""
-    drawn = strategies(record)
-    found = [_speed_up(drawn), _efficiency(drawn), _times(drawn)]
-    if any(row.cost for row in record.rows):
-        found.append(_cost(drawn, record.currency))
-    return found
+    """Draw speed-up, efficiency, step time, epoch time and cost against nodes; nothing without rows."""
+    if not record.rows:
+        return []
+    figures = [_speed_up(record), _efficiency(record), _times(record)]
+    return [*figures, _cost(record)] if any(row.cost for row in record.rows) else figures
 
 
-def _speed_up(drawn: Sequence[Strategy]) -> Figure:
-    ideal = {row.number: float(row.workers) for strategy in drawn for row in strategy.rows}
-    shown = [*values(drawn, _speed), *ideal.values()]
-    items = [
-        dashed("ideal", sorted(ideal), [ideal[n] for n in sorted(ideal)]),
-        *_curves(drawn, _speed, lambda value: f"{figure(value)}×"),
-    ]
+def _speed_up(record: SimulationRecord) -> Figure:
+    workers = {row.number: float(row.workers) for row in record.rows}
+    ideal = dashed("ideal", sorted(workers), [workers[n] for n in sorted(workers)])
+    y = _powers_axis("speed-up over one worker", [*_values(record, "speed_up"), *workers.values()])
+    view = _view(record, "speed_up", factor, y)
+    formula = any(row.method == "closed form" for row in record.rows)
+    hollow = "; hollow points come from a formula, the others from following events" if formula else ""
     return Figure(
         id="speed-up",
         title="Speed-up",
         about="Samples per second against one worker alone; the band holds 90 % of what is expected, the dashed line "
-        f"is the ideal{_by_formula(drawn)}.",
-        says=f"Predicted speed-up over {unit(drawn)}. " + _said(drawn, _speed, lambda value: f"{figure(value)} times"),
-        views=[View(items=items, x=_numbers_axis(drawn), y=_powers_axis("speed-up over one worker", shown))],
+        f"is the ideal{hollow}.",
+        alt=_listed("speed-up", record, "speed_up", lambda value: f"{figure(value)} times"),
+        views=[replace(view, items=[ideal, *view.items])],
         picture="speed-up",
     )
 
 
-def _efficiency(drawn: Sequence[Strategy]) -> Figure:
-    top = max([1.0, *values(drawn, lambda row: row.efficiency)])
+def _efficiency(record: SimulationRecord) -> Figure:
+    y = Axis(title="efficiency", span=(0, 106 * max([1.0, *_values(record, "efficiency")])), unit=" %")
     return Figure(
         id="efficiency",
         title="Efficiency",
         about="Speed-up as a share of the number of workers: 100 % is the ideal, what is missing is lost.",
-        says=f"Predicted efficiency over {unit(drawn)}. "
-        + _said(drawn, lambda row: row.efficiency, lambda value: f"{100 * value:.0f} percent"),
-        views=[
-            View(
-                items=_curves(drawn, lambda row: row.efficiency, lambda value: percent(100 * value), 100),
-                x=_numbers_axis(drawn),
-                y=Axis(title="efficiency", span=(0, 106 * top), unit=" %"),
-            )
-        ],
+        alt=_listed("efficiency", record, "efficiency", lambda value: f"{100 * value:.0f} percent"),
+        views=[_view(record, "efficiency", lambda value: percent(100 * value), y, scale=100)],
         picture="efficiency",
     )
 
 
-def _times(drawn: Sequence[Strategy]) -> Figure:
-    """Draw the time of a step, and that of an epoch."""
-    shown: dict[str, tuple[str, Value, Callable[[float], str]]] = {
-        "step": ("step (ms)", lambda row: row.step_ms, _ms),
-        "epoch": ("epoch (s)", lambda row: row.epoch_s, duration),
-    }
+def _times(record: SimulationRecord) -> Figure:
+    steps = value_axis("step (ms)", _values(record, "step_ms"))
+    epochs = value_axis("epoch (s)", _values(record, "epoch_s"))
     return Figure(
         id="time",
         title="Time",
         about="What a step takes, and what an epoch takes, in which every sample is seen once: with failures, where "
         "the cluster has some.",
-        says=f"Predicted time of a step over {unit(drawn)}. " + _said(drawn, lambda row: row.step_ms, _ms),
+        alt=_listed("time of a step", record, "step_ms", milliseconds),
         views=[
-            View(
-                label=label,
-                items=_curves(drawn, value, text),
-                x=_numbers_axis(drawn),
-                y=value_axis(title, values(drawn, value)),
-            )
-            for label, (title, value, text) in shown.items()
+            _view(record, "step_ms", milliseconds, steps, label="step"),
+            _view(record, "epoch_s", duration, epochs, label="epoch"),
         ],
         choose="Of",
         picture="step",
     )
 
 
-def _cost(drawn: Sequence[Strategy], currency: str) -> Figure:
+def _cost(record: SimulationRecord) -> Figure:
+    def text(value: float) -> str:
+        return f"{figure(value)} {record.currency}"
+
     return Figure(
         id="cost",
         title="Cost of an epoch",
-        about=f"What an epoch costs in {currency}: all nodes are paid for as long as it takes, so that what they lose "
-        "in efficiency is what it costs more.",
-        says=f"Predicted cost of an epoch over {unit(drawn)}. "
-        + _said(drawn, lambda row: row.cost, lambda value: f"{figure(value)} {currency}"),
-        views=[
-            View(
-                items=_curves(drawn, lambda row: row.cost, lambda value: f"{figure(value)} {currency}"),
-                x=_numbers_axis(drawn),
-                y=value_axis(f"{currency} an epoch", values(drawn, lambda row: row.cost)),
-            )
-        ],
+        about=f"What an epoch costs in {record.currency}: all nodes are paid for as long as it takes, so that what "
+        "they lose in efficiency is what it costs more.",
+        alt=_listed("cost of an epoch", record, "cost", text),
+        views=[_view(record, "cost", text, value_axis(f"{record.currency} an epoch", _values(record, "cost")))],
         picture="cost",
     )
 
 
 def split_figure(record: SimulationRecord) -> Figure:
     """Draw where a step's time goes, strategy by strategy, as a stack for each number of nodes."""
-    drawn = strategies(record)
+    last_rows = {sync: rows[-1] for sync, rows in strategies(record).items()}
+    said = {
+        f"{sync} on {row.many}": [f"{PART_NAMES[part]} {share:.0f} percent" for part, share in shares(row).items()]
+        for sync, row in last_rows.items()
+    }
+    title = "Where a step's time goes"
     return Figure(
         id="split",
-        title="Where a step's time goes",
+        title=title,
         about="Compute is shared out over the workers; update is what every worker repeats, mostly the optimiser's "
         "step; comm is what the exchanges take; wait is time spent waiting for the slowest worker.",
-        says="Where a step's time goes. " + "; ".join(_most(strategy) for strategy in drawn) + ".",
-        views=[_split_view(strategy) for strategy in drawn],
+        alt=listed(title, [f"{name}: {', '.join(parts)}" for name, parts in said.items()]),
+        views=[_split_view(sync, some(rows, MOST_BARS)) for sync, rows in strategies(record).items()],
         choose="Strategy",
     )
 
 
 def shares(row: SimulationRow) -> dict[str, float]:
-    """Return the parts of a step as percentages of it."""
-    parts = {part: float(getattr(row, f"{part}_ms")) for part in PARTS}
-    whole = sum(parts.values()) or 1.0
-    return {part: 100 * ms / whole for part, ms in parts.items()}
+    """Return each part of a step as a percentage of the step."""
+    whole = sum(parts_ms(row).values()) or 1.0
+    return {part: 100 * ms / whole for part, ms in parts_ms(row).items()}
 
 
-def _split_view(strategy: Strategy) -> View:
-    rows = some(strategy.rows, MOST_BARS)
-    names = [row.many for row in rows]
-    items = []
-    for part in PARTS:
-        percents = [round(shares(row)[part], 3) for row in rows]
-        times = [_ms(getattr(row, f"{part}_ms")) for row in rows]
-        told = [f"{share:.1f} % · {time}" for share, time in zip(percents, times, strict=True)]
-        items.append(stacked(PART_NAMES[part], part, names, percents, told))
-    return stack_view(items, names, Axis(span=(0, 101), unit=" %"), strategy.name)
+def _split_view(sync: str, rows: Sequence[SimulationRow]) -> View:
+    items = split_bars([(row.many, parts_ms(row)) for row in rows], PART_NAMES)
+    return stack_view(items, [row.many for row in rows], Axis(span=(0, 101), unit=" %"), sync)
 
 
-def _most(strategy: Strategy) -> str:
-    last = strategy.rows[-1]
-    told = ", ".join(f"{PART_NAMES[part]} {share:.0f} percent" for part, share in shares(last).items())
-    return f"{strategy.name} on {last.many}: {told}"
+def _estimates(rows: Iterable[SimulationRow], name: str) -> list[tuple[SimulationRow, Estimate]]:
+    """Return the rows with their estimate `name`, without rows that have none."""
+    return [(row, estimate) for row in rows if (estimate := getattr(row, name))]
 
 
-def _speed(row: SimulationRow) -> Estimate:
-    return row.speed_up
+def _values(record: SimulationRecord, name: str) -> list[float]:
+    """Return all finite values and bounds of the estimate `name`."""
+    estimates = [estimate for _, estimate in _estimates(record.rows, name)]
+    return [bound for e in estimates for bound in (e.low, e.value, e.high) if math.isfinite(bound)]
 
 
-def _ms(milliseconds: float) -> str:
-    return duration(milliseconds / 1e3)
+def _view(record: SimulationRecord, name: str, text: Text, y: Axis, *, label: str = "", scale: float = 1.0) -> View:
+    """Draw the estimate `name` of every strategy as a line in its band; hollow where there was a formula only."""
+    items: list[Item] = []
+    for number, (sync, rows) in enumerate(strategies(record).items()):
+        points = _estimates(some(rows, MOST_POINTS), name)
+        xs, colour = [row.number for row, _ in points], series_colour(number)
+        band = Band(
+            name=sync,
+            x=xs,
+            low=[scale * estimate.low for _, estimate in points],
+            high=[scale * estimate.high for _, estimate in points],
+            colour=colour,
+            opacity=0.18,
+            in_legend=False,
+        )
+        line = Series(
+            name=sync,
+            x=xs,
+            y=[scale * estimate.value for _, estimate in points],
+            colour=colour,
+            width=2.2,
+            dash=DASHES[number // len(SERIES) % len(DASHES)],  # tells strategies of the same colour apart
+            marker=MARKERS[number % len(MARKERS)],
+            size=7,
+            hollow=[row.method == "closed form" for row, _ in points],
+            hover=[f"{sync}, {row.many}: {with_bounds(estimate, text)}" for row, estimate in points],
+        )
+        items += [band, line] if points else []
+    x = counts_axis(record.by, [row.number for row in record.rows])
+    return View(label=label, items=items, x=x, y=y)
 
 
-def values(drawn: Iterable[Strategy], value: Value) -> list[float]:
-    """Return all values and bounds that are numbers."""
-    found = [value(row) for strategy in drawn for row in strategy.rows]
-    return [bound for each in found if each for bound in (each.low, each.value, each.high) if math.isfinite(bound)]
-
-
-def _curves(drawn: Sequence[Strategy], value: Value, text: Callable[[float], str], factor: float = 1.0) -> list[Item]:
-    """Draw every strategy as a line in its band; hollow where there was a formula only."""
-    found: list[Item] = []
-    for strategy in drawn:
-        rows = [(row, each) for row in some(strategy.rows, MOST_POINTS) if (each := value(row))]
-        found += [_band(strategy, rows, factor), _curve(strategy, rows, text, factor)] if rows else []
-    return found
-
-
-def _band(strategy: Strategy, rows: Sequence[tuple[SimulationRow, Estimate]], factor: float) -> Band:
-    return Band(
-        name=strategy.name,
-        x=[row.number for row, _ in rows],
-        low=[factor * each.low for _, each in rows],
-        high=[factor * each.high for _, each in rows],
-        colour=strategy.colour,
-        opacity=0.18,
-        in_legend=False,
-    )
-
-
-def _curve(
-    strategy: Strategy,
-    rows: Sequence[tuple[SimulationRow, Estimate]],
-    text: Callable[[float], str],
-    factor: float,
-) -> Series:
-    return Series(
-        name=strategy.name,
-        x=[row.number for row, _ in rows],
-        y=[factor * each.value for _, each in rows],
-        colour=strategy.colour,
-        width=2.2,
-        dash=strategy.dash,
-        marker=MARKERS[strategy.number % len(MARKERS)],
-        size=7,
-        hollow=[row.method == "closed form" for row, _ in rows],
-        told=[f"{strategy.name}, {row.many}: {with_bounds(each, text)}" for row, each in rows],
-    )
-
-
-def _numbers_axis(drawn: Sequence[Strategy]) -> Axis:
-    return counts_axis(unit(drawn), [row.number for strategy in drawn for row in strategy.rows])
-
-
-def _powers_axis(title: str, shown: Iterable[float]) -> Axis:
-    """Return an axis on which every doubling takes the same room, with at most a dozen ticks."""
-    axis = decades_axis(title, shown)
+def _powers_axis(title: str, values: Iterable[float]) -> Axis:
+    """Return a logarithmic axis with at most a dozen ticks, at powers of two."""
+    axis = decades_axis(title, values)
     low, high = (math.log2(end) for end in axis.span or (1, 2))
     by = 1 if high - low < 8 else 2
     return replace(axis, ticks=[2.0**power for power in range(by * math.ceil(low / by), math.floor(high) + 1, by)])
 
 
-def _by_formula(drawn: Sequence[Strategy]) -> str:
-    some_are = any(row.method == "closed form" for strategy in drawn for row in strategy.rows)
-    return "; hollow points come from a formula, the others from following events" if some_are else ""
-
-
-def _said(drawn: Sequence[Strategy], value: Value, words: Callable[[float], str]) -> str:
-    told = []
-    for strategy in drawn:
-        points = [(row, each) for row in some(strategy.rows, MOST_BARS) if (each := value(row))]
-        told.append(f"{strategy.name}: " + ", ".join(f"{words(each.value)} on {row.number:,}" for row, each in points))
-    return "; ".join(told) + "."
+def _listed(what: str, record: SimulationRecord, name: str, text: Text) -> str:
+    texts = []
+    for sync, rows in strategies(record).items():
+        points = _estimates(some(rows, MOST_BARS), name)
+        texts.append(f"{sync}: " + ", ".join(f"{text(estimate.value)} on {row.number:,}" for row, estimate in points))
+    return listed(f"Predicted {what} over {record.by}", texts)

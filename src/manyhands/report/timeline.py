@@ -1,14 +1,15 @@
 """The timeline of some steps on every rank, read from a run's trace."""
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from manyhands.record import RunDir
 
 MOST_SPANS = 1500
-"""Spans of one timeline, beyond which later steps are left out."""
+"""Most spans of one timeline; later steps are left out."""
 
 COLLECTIVES = ("all-reduce", "reduce", "broadcast", "all-gather", "reduce-scatter", "barrier")
 """Exchanges in which all ranks take part: the n-th of a step is the same on each of them."""
@@ -16,7 +17,7 @@ COLLECTIVES = ("all-reduce", "reduce", "broadcast", "all-gather", "reduce-scatte
 
 @dataclass(frozen=True)
 class Piece:
-    """What a rank did from when to when."""
+    """A span of time that a rank spent on one piece of work."""
 
     rank: int
     name: str
@@ -29,20 +30,19 @@ class Piece:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Some steps on every rank; no two pieces of a rank lie over each other."""
+    """Some steps on every rank; no two pieces of a rank overlap."""
 
-    ranks: dict[int, str]
-    """How to name them."""
+    ranks: list[int]
     pieces: list[Piece]
     starts_ms: dict[int, float]
     """When rank 0 began each step."""
 
 
 def read_timeline(run: RunDir) -> Timeline | None:
-    """Read a run's timeline; None where there is none that can be read."""
+    """Read a run's timeline; None where there is no trace, or a damaged one."""
     try:
         events = json.loads(run.trace.read_text(encoding="utf-8"))["traceEvents"]
-        ranks = {int(e["pid"]): str(e["args"]["name"]) for e in events if e["name"] == "process_name"}
+        ranks = sorted({int(e["pid"]) for e in events if e["name"] == "process_name"})
         pieces = [_piece(e) for e in events if e["ph"] == "X"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
@@ -51,20 +51,21 @@ def read_timeline(run: RunDir) -> Timeline | None:
     pieces = _first_steps(pieces)
     zero_ms = min(piece.start_ms for piece in pieces)
     pieces = [replace(p, start_ms=p.start_ms - zero_ms, end_ms=p.end_ms - zero_ms) for p in pieces]
-    first = min(ranks)
     starts: dict[int, float] = {}
-    for piece in sorted((p for p in pieces if p.rank == first), key=lambda p: p.start_ms):
+    for piece in sorted((p for p in pieces if p.rank == ranks[0]), key=lambda p: p.start_ms):
         starts.setdefault(piece.step, piece.start_ms)
-    return Timeline(dict(sorted(ranks.items())), _told_apart(pieces), starts)
+    comm = [piece for piece in pieces if piece.kind == "comm"]
+    others = [part for piece in pieces if piece.kind != "comm" for part in _without(piece, comm)]
+    return Timeline(ranks, [*others, *_waits(comm)], starts)
 
 
-def _piece(event: dict[str, object]) -> Piece:
-    start_ms, length_ms = float(str(event["ts"])) / 1e3, float(str(event["dur"])) / 1e3
-    kind = {"update": "serial"}.get(str(event["cat"]), str(event["cat"]))
+def _piece(event: dict[str, Any]) -> Piece:
+    start_ms, length_ms = float(event["ts"]) / 1e3, float(event["dur"]) / 1e3
+    kind = "serial" if event["cat"] == "update" else str(event["cat"])
     if kind not in ("compute", "serial", "comm"):
         raise ValueError(f"no kind of work: {kind}")
-    step = event["args"]["step"]  # type: ignore[index]
-    return Piece(int(str(event["pid"])), str(event["name"]), kind, start_ms, start_ms + length_ms, int(step))
+    step = int(event["args"]["step"])
+    return Piece(int(event["pid"]), str(event["name"]), kind, start_ms, start_ms + length_ms, step)
 
 
 def _first_steps(pieces: list[Piece]) -> list[Piece]:
@@ -76,20 +77,10 @@ def _first_steps(pieces: list[Piece]) -> list[Piece]:
     return [piece for piece in pieces if piece.step <= last]
 
 
-def _told_apart(pieces: list[Piece]) -> list[Piece]:
-    """Cut exchanges into waiting and the exchange itself, and what lies around them into what is left."""
-    comm: dict[int, list[Piece]] = defaultdict(list)
-    for piece in pieces:
-        if piece.kind == "comm":
-            comm[piece.rank].append(piece)
-    found = [part for p in pieces if p.kind != "comm" for part in _without(p, comm[p.rank])]
-    return [*found, *_waits([piece for own in comm.values() for piece in own])]
-
-
-def _without(piece: Piece, others: Iterable[Piece]) -> list[Piece]:
-    """Return the parts of a piece that no other covers."""
+def _without(piece: Piece, comm: Iterable[Piece]) -> list[Piece]:
+    """Return the parts of a piece that no exchange of its rank covers."""
     parts, at = [], piece.start_ms
-    inside = (o for o in others if o.end_ms > piece.start_ms and o.start_ms < piece.end_ms)
+    inside = (o for o in comm if o.rank == piece.rank and o.end_ms > piece.start_ms and o.start_ms < piece.end_ms)
     for other in sorted(inside, key=lambda o: o.start_ms):
         if other.start_ms > at:
             parts.append(replace(piece, start_ms=at, end_ms=other.start_ms))
@@ -98,25 +89,23 @@ def _without(piece: Piece, others: Iterable[Piece]) -> list[Piece]:
 
 
 def _waits(comm: list[Piece]) -> list[Piece]:
-    """Cut each collective: what a rank spent beyond the rank that waited least, it waited, and that came first."""
-    calls: dict[tuple[int, int], dict[int, Piece]] = defaultdict(dict)
-    rest, counts = [], defaultdict[tuple[int, int], int](int)
+    """Split each collective: a rank waited, before the exchange, as long as it spent beyond the shortest rank."""
+    calls: dict[tuple[int, int], list[Piece]] = defaultdict(list)
+    counts: Counter[tuple[int, int]] = Counter()
+    pieces = []
     for piece in sorted(comm, key=lambda p: p.start_ms):
-        if piece.name not in COLLECTIVES:
-            rest.append(piece)
-            continue
-        number = counts[piece.rank, piece.step]
-        counts[piece.rank, piece.step] += 1
-        calls[piece.step, number][piece.rank] = piece
-    ranks = {piece.rank for piece in comm}
+        if piece.name in COLLECTIVES:
+            counts[piece.rank, piece.step] += 1
+            calls[piece.step, counts[piece.rank, piece.step]].append(piece)
+        else:
+            pieces.append(piece)
+    num_ranks = len({piece.rank for piece in comm})
     for call in calls.values():
-        same = set(call) == ranks and len({piece.name for piece in call.values()}) == 1
-        rest += [part for piece in call.values() for part in (_cut(piece, call) if same else [piece])]
-    return rest
-
-
-def _cut(piece: Piece, call: dict[int, Piece]) -> list[Piece]:
-    shortest = min(p.end_ms - p.start_ms for p in call.values())
-    at = piece.end_ms - shortest
-    waiting = replace(piece, name=f"waiting for {piece.name}", kind="wait", end_ms=at)
-    return [*([waiting] if at > piece.start_ms else []), replace(piece, start_ms=at)]
+        is_matched = len(call) == num_ranks and len({piece.name for piece in call}) == 1
+        shortest = min(piece.end_ms - piece.start_ms for piece in call)
+        for piece in call:
+            start_ms = piece.end_ms - shortest if is_matched else piece.start_ms
+            if start_ms > piece.start_ms:
+                pieces.append(replace(piece, name=f"waiting for {piece.name}", kind="wait", end_ms=start_ms))
+            pieces.append(replace(piece, start_ms=start_ms))
+    return pieces

@@ -1,11 +1,11 @@
-"""What a sweep says, in words: the same in the terminal and on the page."""
+"""Sentences about a sweep, the same in the terminal and on the page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from manyhands.record import Finding, Fit, Interval, Remedy, Row, SweepRecord
+from manyhands.record import Fit, Interval, Remedy, Row, SweepRecord
 from manyhands.record.sweep import LARGE_ERROR_PCT
 from manyhands.record.texts import (
     cell_names,
@@ -29,61 +29,61 @@ from manyhands.report.tables.sweeps import LAWS
 
 @dataclass(frozen=True)
 class Passage:
-    """What there is to say about one curve."""
+    """A paragraph of the page; of a sweep, the explanation of one curve."""
 
     title: str
-    headline: str
-    sentences: list[str]
-    remedies: list[str]
-    others: list[str]
-    """The other numbers of workers, in short."""
-    fits: list[str]
-    """What the fitted laws say."""
+    headline: str = ""
+    sentences: Sequence[str] = ()
+    remedies: Sequence[str] = ()
+    others: Sequence[str] = ()
+    """Short lines on the remaining cases, such as the other numbers of workers."""
+    fits: Sequence[str] = ()
+    """Sentences on the fitted laws."""
 
 
 def explanation(record: SweepRecord) -> list[str]:
-    """Return the explanation as lines: what was found, what would help, what the laws say."""
+    """Return the explanation of a sweep as lines: findings, remedies, and what the fitted laws mean."""
     lines = []
     for passage in passages(record):
         lines += [passage.headline] if passage.headline else []
         lines += [f"  {sentence}" for sentence in passage.sentences]
         lines += [f"  → {remedy}" for remedy in passage.remedies]
-        lines += passage.others
-        lines += passage.fits
+        lines += [*passage.others, *passage.fits]
     return lines
 
 
 def passages(record: SweepRecord) -> list[Passage]:
-    """Return what there is to say about each curve: its largest number of workers in full, the others in short."""
-    several = len(curves(record)) > 1
-    found = [_passage(curve, several) for curve in curves(record)]
-    return [p for p in found if p.headline or p.fits]
+    """Return a passage for each curve: on its largest number of workers in full, on the others by their headlines."""
+    known = curves(record)
+    explained = [_passage(curve, curve.name if len(known) > 1 else "") for curve in known]
+    return [passage for passage in explained if passage.headline or passage.fits]
 
 
-def _passage(curve: Curve, several: bool) -> Passage:
-    fits = fit_sentences(curve.fits, curve.name if several else "")
-    chosen = _in_full(curve.findings)
-    if chosen is None:
-        return Passage(curve.name, "", [], [], [], fits)
-    others = [finding.headline for _, finding in curve.findings if finding is not chosen]
-    remedies = [remedy_sentence(remedy) for remedy in chosen.remedies]
-    return Passage(curve.name, chosen.headline, chosen.sentences, remedies, others, fits)
-
-
-def _in_full(findings: list[tuple[Row, Finding]]) -> Finding | None:
-    """Return the finding of most workers; of those that had a core each, where there are any."""
-    own_cores = [(row, finding) for row, finding in findings if not row.oversubscribed]
-    return max(own_cores or findings, key=lambda found: found[0].cell.size)[1] if findings else None
+def _passage(curve: Curve, series: str) -> Passage:
+    """Return a passage on the finding of most workers; of those that had a core each, where there are any."""
+    fits = fit_sentences(curve.fits, series)
+    if not curve.findings:
+        return Passage(curve.name, fits=fits)
+    own_cores = [(row, finding) for row, finding in curve.findings if not row.oversubscribed]
+    _, chosen = max(own_cores or curve.findings, key=lambda pair: pair[0].cell.size)
+    return Passage(
+        curve.name,
+        chosen.headline,
+        chosen.sentences,
+        [remedy_sentence(remedy) for remedy in chosen.remedies],
+        [finding.headline for _, finding in curve.findings if finding is not chosen],
+        fits,
+    )
 
 
 def remedy_sentence(remedy: Remedy) -> str:
-    """Say what would help, what it would bring, and how to try it."""
+    """Return a sentence on a remedy and its gain, with the options to try it."""
     how = f"; try {remedy.command}" if remedy.command and remedy.command not in remedy.sentence else ""
     return f"{remedy.sentence.rstrip('.')}{how}"
 
 
 def fit_sentences(fits: Sequence[Fit], series: str = "") -> list[str]:
-    """Say what the laws fitted to a curve tell; in one sentence, where that is nothing."""
+    """Return a sentence on each law fitted to a curve; a single one where none fits."""
     if not fits or any(fit.describes for fit in fits):
         return [fit_sentence(fit, series) for fit in fits]
     errors = ", ".join(f"{LAWS[fit.law]} {_why_not(fit)}" for fit in fits)
@@ -91,7 +91,7 @@ def fit_sentences(fits: Sequence[Fit], series: str = "") -> list[str]:
 
 
 def _why_not(fit: Fit) -> str:
-    """Say why a law does not describe what was measured."""
+    """Return why a law does not describe the measurements."""
     if fit.is_slower:
         return f"error {percent(fit.error_pct, 0)}, since the workers are slower than one"
     if fit.error_pct < LARGE_ERROR_PCT:
@@ -101,7 +101,7 @@ def _why_not(fit: Fit) -> str:
 
 
 def fit_sentence(fit: Fit, series: str = "") -> str:
-    """Say in a sentence what a fitted law tells."""
+    """Return a sentence on what a fitted law means: the serial share, the limit, or the best number of workers."""
     law = f"{LAWS[fit.law]} ({series})" if series else LAWS[fit.law]
     if not fit.describes:
         return f"{law}: does not fit: {_why_not(fit)}"
@@ -134,7 +134,7 @@ def task_name(task: str) -> str:
 
 
 def headline(record: SweepRecord) -> str:
-    """Say the sweep's result in one sentence."""
+    """Return a sentence on the fastest row, and how much faster it is than one worker."""
     task, best = task_name(record.task), best_row(record)
     if best is None or best.speed_up is None or best.efficiency is None:
         return _without_speed_up(record)
@@ -163,7 +163,7 @@ def best_row(record: SweepRecord) -> Row | None:
 
 
 def of_own_cores(record: SweepRecord) -> str:
-    """Say which runs the best one was chosen from, where one whose ranks shared cores has a greater speed-up."""
+    """Return words that restrict a claim to runs with a core for each rank; empty where it holds for all runs."""
     best = best_row(record)
     least = best.speed_up.value if best and best.speed_up else 0.0
     faster = any(r.oversubscribed and r.speed_up and r.speed_up.value > max(1.0, least) for r in record.rows)
@@ -183,25 +183,21 @@ def _without_speed_up(record: SweepRecord) -> str:
 
 
 def circumstances(record: SweepRecord) -> str:
-    """Say in a line what was measured, where, and how long that took."""
-    where = machine(record.hardware)
-    parts = [
-        f"{record.kind} scaling",
-        _how_often(record),
-        *([where] if where else []),
-        day(record.started),
-        f"took {duration(record.wall_s)}",
-    ]
-    return " · ".join(parts)
-
-
-def _how_often(record: SweepRecord) -> str:
+    """Return one line on what was measured, where, and how long it took."""
+    repeated = f"{count(record.repeats, 'interleaved repeat')} of {count(record.steps, 'step')}"
     if not (record.repeats and record.steps):
-        return "stopped in its pilot round, before steps and repeats were chosen"
-    return f"{count(record.repeats, 'interleaved repeat')} of {count(record.steps, 'step')}"
+        repeated = "stopped in its pilot round, before steps and repeats were chosen"
+    took = f"took {duration(record.wall_s)}"
+    return dotted(f"{record.kind} scaling", repeated, machine(record.hardware), day(record.started), took)
+
+
+def dotted(*facts: str) -> str:
+    """Return facts in one line, without empty ones."""
+    return " · ".join(fact for fact in facts if fact)
 
 
 def machine(hardware: Mapping[str, Any]) -> str:
-    """Say in short what machine it was: 2 cores of a processor; empty where that is not known."""
+    """Return a short description of the machine: `2 cores of an Intel Xeon`; empty where it is not known."""
     cores, cpu = hardware.get("cores"), hardware.get("cpu")
-    return " of ".join([*([count(cores, "core")] if isinstance(cores, int) else []), *([str(cpu)] if cpu else [])])
+    parts = [count(cores, "core") if isinstance(cores, int) else "", str(cpu or "")]
+    return " of ".join(part for part in parts if part)

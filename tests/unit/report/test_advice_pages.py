@@ -12,7 +12,7 @@ from reading import Reader, drawn
 
 from manyhands.record.advice import AdviceDir, AdviceRecord
 from manyhands.report import files as report
-from manyhands.report.advice import advice_page, headline
+from manyhands.report.advice import advice_page
 from manyhands.report.advice_figures import batch_figure, way_name, ways_figure
 from manyhands.report.html import render
 from manyhands.report.plotly_drawing import as_plotly
@@ -85,8 +85,9 @@ def test_what_a_record_says_is_no_markup() -> None:
 
 def test_the_headline_says_when_one_worker_is_best() -> None:
     record = made_up_advice()
-    assert "The soonest is mpi ×8 allreduce, batch 256: 707 ms" in headline(record)
-    assert headline(record.model_copy(update={"best": [record.alone]})).startswith("Nothing is sooner than one worker")
+    assert "The soonest is mpi ×8 allreduce, batch 256: 707 ms" in advice_page(HERE, record).headline
+    alone = advice_page(HERE, record.model_copy(update={"best": [record.alone]}))
+    assert alone.headline.startswith("Nothing is sooner than one worker")
 
 
 def test_files_of_new_and_of_older_advice(tmp_path: Path) -> None:

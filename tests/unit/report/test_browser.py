@@ -15,10 +15,9 @@ from browser import PHONE, PLOTS, SHOWN, TABLES, Look, browsing, look
 from stored import stored_run, stored_sweep
 
 from manyhands.record import SweepRecord
-from manyhands.report.files import read_runs, write_texts
+from manyhands.report.files import page_of, write_texts
 from manyhands.report.html import render
 from manyhands.report.pages import sweep_page
-from manyhands.report.runs import runs_page
 from manyhands.report.tables.sweeps import numbers_table, scaling_table
 from manyhands.report.tables.table import as_csv
 
@@ -57,7 +56,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     folder = tmp_path_factory.mktemp("pages")
     sweep = stored_sweep(folder / "sweep", repeats=2, failing={"mpi 8": "killed <b>by</b> signal 9"}, cores=4)
     runs = [stored_run(folder / "a", engine="serial", workers=1), stored_run(folder / "b", host="<i>there</i>")]
-    texts = [render(sweep_page(sweep, sweep.read())), render(runs_page(read_runs(runs)))]
+    texts = [render(sweep_page(sweep, sweep.read())), render(page_of(runs))]
     pages = write_texts(folder, {"sweep.html": texts[0], "runs.html": texts[1]})
 
     with browsing() as browser:

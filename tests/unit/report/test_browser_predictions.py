@@ -23,7 +23,7 @@ from manyhands.report.html import render
 from manyhands.report.simulations import simulation_page
 from manyhands.report.tables.simulations import speed_table, time_table
 from manyhands.report.tables.validations import rows_table
-from manyhands.report.validations import all_of, validations_page
+from manyhands.report.validations import ledger_record, validations_page
 
 PAPER = {"width": 688, "height": 980}
 """What A4 leaves between its margins."""
@@ -64,7 +64,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     trained = made_up_trainings(nodes=(1, 8), target=0.97)
     record = made_up_simulation((1, 8, 512), ("allreduce", "local-sgd:period=8"), trained=trained, target_accuracy=0.97)
     texts = {
-        "validations.html": render(validations_page(all_of(Path("validations"), rows))),
+        "validations.html": render(validations_page(Path("validations"), ledger_record(rows))),
         "simulation.html": render(simulation_page(SimulationDir(Path("simulations/it")), record)),
         "advice.html": render(advice_page(AdviceDir(Path("advice/it")), made_up_advice())),
     }

@@ -16,7 +16,6 @@ from manyhands.record.texts import cell_name
 from manyhands.report.curves import curves, fitted_speed_up
 from manyhands.report.drawing import Figure, Series
 from manyhands.report.figures import row_labels, sweep_figures
-from manyhands.report.files import read_runs
 from manyhands.report.histories import losses, runs_of, timelines
 from manyhands.report.palette import BARS, DARK, LIGHT, engine_colour
 from manyhands.report.runs import run_figures
@@ -33,12 +32,11 @@ def test_plotly_accepts_every_view(tmp_path: Path, kind: str) -> None:
     runs = runs_of(sweep, record)
     figures = [
         *_named(record).values(),
-        losses(runs),
-        timelines(runs),
-        *run_figures(read_runs([stored_run(tmp_path / "r")])),
+        *losses(runs),
+        *timelines(runs),
+        *run_figures([stored_run(tmp_path / "r").read()]),
     ]
     for figure in figures:
-        assert figure is not None
         for number in range(len(figure.views)):
             shown = drawn(figure, number)
             assert "@" not in json.dumps(shown), "all colours are known"
@@ -161,9 +159,9 @@ def test_an_engine_has_one_colour_everywhere(tmp_path: Path) -> None:
     )
     record = sweep.read()
     runs = runs_of(sweep, record)
-    figures = {**_named(record), "loss": losses(runs)}
+    figures = {**_named(record), "loss": losses(runs)[0]}
     for name in ("speed-up", "efficiency", "accuracy", "loss"):
-        for item in (item for view in figures[name].views for item in view.items):  # type: ignore[union-attr]
+        for item in (item for view in figures[name].views for item in view.items):
             engine = item.name.split()[0].rstrip(",")  # type: ignore[union-attr]
             if engine != "ideal":
                 assert item.colour == engine_colour(engine)  # type: ignore[union-attr]

@@ -134,8 +134,7 @@ def test_runs_of_a_sweep_are_those_that_went_well_and_are_no_probes(tmp_path: Pa
     runs = runs_of(sweep, sweep.read())
     assert [run.name for run in runs] == ["serial"] * 3 + ["mpi ×2"] * 3
     assert [run.first for run in runs] == [True, False, False] * 2
-    figure = losses(runs)
-    assert figure
+    [figure] = losses(runs)
     assert [series.in_legend for series in figure.views[0].items if isinstance(series, Series)] == [
         True,
         False,
@@ -144,15 +143,13 @@ def test_runs_of_a_sweep_are_those_that_went_well_and_are_no_probes(tmp_path: Pa
     by_time = figure.views[1].items[0]
     assert isinstance(by_time, Series)
     assert by_time.x[-1] > 0
-    line = timelines(runs)
-    assert line
+    [line] = timelines(runs)
     assert [view.label for view in line.views] == ["mpi ×2", "serial"], "most ranks first"
 
 
 def test_many_runs_share_the_room_for_points(tmp_path: Path) -> None:
     sweep = stored_sweep(tmp_path / "sweep", engines=("mpi",), workers=(1, 2), repeats=30)
-    figure = losses(runs_of(sweep, sweep.read()))
-    assert figure
+    [figure] = losses(runs_of(sweep, sweep.read()))
     points = [len(series.x) for series in figure.views[0].items if isinstance(series, Series)]
     assert len(points) == 60
     assert sum(points) <= 15_000 < 60 * 300 < 60 * STEPS
@@ -163,5 +160,5 @@ def test_a_sweep_whose_runs_are_gone_has_no_histories(tmp_path: Path) -> None:
     for run in runs_of(sweep, sweep.read()):
         run.run.steps.unlink()
         run.run.trace.unlink()
-    assert losses(runs_of(sweep, sweep.read())) is None
-    assert timelines(runs_of(sweep, sweep.read())) is None
+    assert losses(runs_of(sweep, sweep.read())) == []
+    assert timelines(runs_of(sweep, sweep.read())) == []

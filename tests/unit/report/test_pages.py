@@ -13,10 +13,10 @@ from reading import EVIL, Reader
 from stored import store, stored_run, stored_sweep
 
 from manyhands.errors import UserError
-from manyhands.record import Interval, SweepRecord
+from manyhands.record import Interval, SweepDir, SweepRecord
 from manyhands.report import files as report
 from manyhands.report.html import render
-from manyhands.report.pages import sweep_markdown, sweep_page
+from manyhands.report.pages import sweep_page
 from manyhands.report.tables.sweeps import numbers_table
 from manyhands.report.tables.table import as_csv
 from manyhands.report.words import explanation
@@ -40,6 +40,7 @@ def test_the_page_is_whole_and_accessible(tmp_path: Path) -> None:
     plots = [a for _, a in page.elements if a.get("class") == "plot"]
     assert len(plots) == len(json.loads(page.scripts["figures"])["figures"]) >= 7
     assert all(a["role"] == "img" and len(a["aria-label"] or "") > 40 for a in plots)
+    assert all(re.fullmatch(r"height:\d+px", a["style"] or "") for a in plots), "room is kept before it is drawn"
     labelled = [a["aria-labelledby"] for _, a in page.elements if "aria-labelledby" in a]
     assert set(labelled) <= set(ids)
     controls = [a for tag, a in page.elements if tag in ("select", "input")]
@@ -73,7 +74,7 @@ def test_words_and_numbers_of_the_record_are_on_the_page(tmp_path: Path) -> None
     for value in (*record.hardware.values(), *record.versions.values()):
         assert str(value) in shown or not value
     assert json.loads(page.scripts["csv"]) == as_csv(numbers_table(record))
-    assert json.loads(page.scripts["markdown"]) == sweep_markdown(record)
+    assert json.loads(page.scripts["markdown"]) == report.page_of(SweepDir(tmp_path / "sweep")).markdown
 
 
 def test_what_comes_from_a_record_is_escaped(tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_odd_sweeps_have_pages_too(tmp_path: Path, options: dict[str, object], s
     record = made_up_sweep(**{"repeats": 5, **options})  # type: ignore[arg-type]
     _, page = _page(tmp_path / "sweep", record)
     assert says in "".join(page.texts).replace("\u2060", "").replace("\u00a0", " ")
-    assert sweep_markdown(record).startswith("## mlp")
+    assert json.loads(page.scripts["markdown"]).startswith("## mlp")
 
 
 def test_a_record_without_fits_findings_or_machine_has_a_page(tmp_path: Path) -> None:
@@ -213,7 +214,7 @@ def test_drawing_again_gives_the_same_page_and_another_folder_is_made(tmp_path: 
 
 def test_runs_have_a_page_together(tmp_path: Path) -> None:
     runs = [stored_run(tmp_path / "a", engine="serial", workers=1), stored_run(tmp_path / "b", task=f"{EVIL}.py:task")]
-    files = report.write_runs(runs, tmp_path / "out")
+    files = report.write(runs, tmp_path / "out")
     assert [file.name for file in files] == ["report.html", "report.md", "report.csv", "loss.png", "split.png"]
     page = Reader(files[0].read_text())
     assert page.count("script") == 5
@@ -241,7 +242,7 @@ def test_drawing_needs_neither_torch_nor_mpi(tmp_path: Path) -> None:
         from manyhands.record.simulation import SimulationDir
         from manyhands.report.files import page_of, write_pictures
         report.write(SweepDir(Path(sys.argv[1])))
-        report.write_runs([RunDir(Path(sys.argv[2]))], Path(sys.argv[2]))
+        report.write([RunDir(Path(sys.argv[2]))], Path(sys.argv[2]))
         for source in (SimulationDir(Path(sys.argv[3])), Path(sys.argv[4])):
             write_pictures(source)
             page_of(source)

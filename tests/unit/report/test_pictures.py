@@ -17,10 +17,9 @@ from predicted import (
 from stored import stored_run, stored_sweep
 
 from manyhands.report.drawing import Axis, Bars, Series, View
-from manyhands.report.files import page_of, read_runs
+from manyhands.report.files import page_of
 from manyhands.report.html import Page
 from manyhands.report.png_drawing import draw, save_pictures
-from manyhands.report.runs import runs_page
 
 LONG = "a task with a $name$ that is longer than others.py:task"
 
@@ -37,7 +36,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> list[Page]:
         stored_ledger(folder / "validations", [*made_up_validations(tasks=("mlp",)), made_up_validation(task=LONG)]),
         stored_advice(folder / "advice", made_up_advice(max_cost=0.7)),
     ]
-    return [*map(page_of, sources), runs_page(read_runs([stored_run(folder / "run", workers=3)]))]
+    return [*map(page_of, sources), page_of([stored_run(folder / "run", workers=3)])]
 
 
 def test_every_view_is_drawn_and_its_texts_are_apart(pages: list[Page]) -> None:

@@ -25,7 +25,7 @@ from predicted import (
 from reading import EVIL, Reader, drawn
 
 from manyhands.errors import UserError
-from manyhands.record.simulation import SimulationDir, SimulationRecord, Validation
+from manyhands.record.simulation import SimulationDir, SimulationRecord, Validation, ValidationRecord
 from manyhands.report import files as report
 from manyhands.report.drawing import Figure, counts_axis, decades_axis
 from manyhands.report.files import page_of
@@ -34,12 +34,11 @@ from manyhands.report.plotly_drawing import as_plotly
 from manyhands.report.scatter import errors, scatter
 from manyhands.report.scores import score
 from manyhands.report.simulation_figures import scaling_figures, split_figure
-from manyhands.report.simulations import simulation_markdown, simulation_page
+from manyhands.report.simulations import simulation_page
 from manyhands.report.tables.simulations import speed_table, time_table
 from manyhands.report.tables.validations import combinations_table, parts_of, parts_table
-from manyhands.report.trained import levels, time_to
-from manyhands.report.trained_figures import trained_figures
-from manyhands.report.validations import Validated, all_of, headline, validations_page
+from manyhands.report.trained import levels, time_to, trained_figures
+from manyhands.report.validations import headline, ledger_record, validations_page
 
 HERE = Path("validations")
 
@@ -52,11 +51,15 @@ def _simulated(record: SimulationRecord) -> Page:
     return simulation_page(SimulationDir(Path("simulations/it")), record)
 
 
+def _validated(rows: list[Validation]) -> Page:
+    return validations_page(HERE, ledger_record(rows))
+
+
 TRAINED: dict[str, Any] = {"trained": made_up_trainings(target=0.97), "target_accuracy": 0.97}
 
 
 def test_plotly_accepts_every_view() -> None:
-    pages = [validations_page(all_of(HERE, made_up_validations())), _simulated(made_up_simulation(**TRAINED))]
+    pages = [_validated(made_up_validations()), _simulated(made_up_simulation(**TRAINED))]
     for figure in (figure for page in pages for figure in _figures(page)):
         for number in range(len(figure.views)):
             shown = drawn(figure, number)
@@ -79,7 +82,8 @@ def test_a_score_is_that_of_the_rows_with_a_core_for_each_rank(cases: list[tuple
     assert found.error_pct == statistics.median(abs(row.error_pct) for row in telling)
     assert found.aim_pct == max(5, 2 * statistics.median(row.noise_pct for row in telling))
     assert (found.held, found.cases) == (sum(row.held for row in telling), len(telling))
-    assert found.is_held is (None if len(telling) < 20 else 80 <= found.held_pct <= 97)
+    verdict = "too few" if found.held_pct < 80 else "too many" if found.held_pct > 97 else "right"
+    assert found.holding == ("too few cases" if len(telling) < 20 else verdict)
 
 
 def _rows(held: int, missed: int, error: float = 2.0, **more: Any) -> list[Validation]:
@@ -103,7 +107,7 @@ def _rows(held: int, missed: int, error: float = 2.0, **more: Any) -> list[Valid
     ],
 )
 def test_the_headline_says_how_near_and_how_often(rows: list[Validation], near: str, holds: str) -> None:
-    said = headline(all_of(HERE, rows))
+    said = headline(ledger_record(rows))
     assert near in said
     assert holds in said
 
@@ -113,7 +117,7 @@ def test_rows_that_share_cores_are_shown_but_not_counted() -> None:
     grid = parts_table(rows, parts_of(rows).values())
     assert grid.rows == [["all", "3", "1.0 %", "±1.0 %", "≤ 5.0 %", "yes", "3 of 3", "100 %", "–"]]
     assert grid.marks == ["whole"]
-    page = validations_page(all_of(HERE, rows))
+    page = _validated(rows)
     [every] = next(section.tables for section in page.sections if section.id == "numbers")
     assert every.marks == ["", "", "", "shared"]
     assert {tile.label: tile.value for tile in page.tiles}["Not counted"] == "1"
@@ -121,7 +125,7 @@ def test_rows_that_share_cores_are_shown_but_not_counted() -> None:
     hollow = [trace for trace in traces if "more ranks than cores" in trace["meta"]["groups"]]
     assert [trace["y"] for trace in hollow] == [[rows[-1].predicted_ms.value]]
     assert "8†" in every.rows[-1]
-    crowded = headline(all_of(HERE, [made_up_validation(workers=8)]))
+    crowded = headline(ledger_record([made_up_validation(workers=8)]))
     assert "all runs had more ranks than cores" in crowded
 
 
@@ -158,13 +162,13 @@ def test_scores_by_combination_have_hosts_where_some_runs_had_several() -> None:
     assert grid.marks == ["", "failed"], "beyond the aim"
     assert "hosts" in [view.label for view in errors(rows).views]
     assert "hosts" not in combinations_table(_rows(2, 0), parts_of(_rows(2, 0))).headings
-    page = validations_page(all_of(HERE, rows))
+    page = _validated(rows)
     assert "on 4 hosts" in str(next(section.passages for section in page.sections if section.id == "off"))
 
 
 def test_csv_has_a_line_for_each_prediction_in_full_precision() -> None:
     rows = made_up_validations(tasks=("mlp",))
-    lines = list(csv.DictReader(io.StringIO(validations_page(all_of(HERE, rows)).csv)))
+    lines = list(csv.DictReader(io.StringIO(_validated(rows).csv)))
     assert [float(line["predicted_ms_low"]) for line in lines] == [row.predicted_ms.low for row in rows]
     assert [[float(ms) for ms in line["measured_ms"].split()] for line in lines] == [row.measured_ms for row in rows]
     record = made_up_simulation()
@@ -294,13 +298,13 @@ def test_a_formula_is_marked() -> None:
     grid = speed_table(record, record.rows)
     nodes = [row[grid.headings.index("nodes")] for row in grid.rows]
     assert [text.endswith("*") for text in nodes] == [row.method == "closed form" for row in record.rows]
-    assert "* by closed form" in simulation_markdown(record).replace("\\", "")
+    assert "* by closed form" in _simulated(record).markdown.replace("\\", "")
 
 
 def test_what_comes_from_a_record_is_escaped() -> None:
     rows = [row.model_copy(update={"task": f"{EVIL}.py:task", "sync": EVIL, "machine": EVIL}) for row in _rows(2, 1)]
     hostile = made_up_simulation(syncs=(EVIL,), task=f"{EVIL}.py:t", cluster=EVIL, currency=EVIL, machine=EVIL)
-    for page in (validations_page(all_of(HERE, rows)), _simulated(hostile)):
+    for page in (_validated(rows), _simulated(hostile)):
         text = render(page)
         read = Reader(text)
         assert "<img" not in text
@@ -318,7 +322,7 @@ def test_the_noise_of_a_single_run_is_unknown() -> None:
     assert both is not None
     assert one is not None
     assert (both.noise_pct, one.noise_pct, one.aim_pct) == (row.noise_pct, None, 5.0)
-    text = render(validations_page(all_of(HERE, [alone])))
+    text = render(_validated([alone]))
     assert "±0.0" not in text
     assert "noise –" in text
 
@@ -326,7 +330,7 @@ def test_the_noise_of_a_single_run_is_unknown() -> None:
 def test_numbers_that_are_none_do_not_break_a_page() -> None:
     row = made_up_validation()
     bad = row.model_copy(update={"error_pct": float("nan"), "median_ms": float("inf")})
-    assert json.loads(Reader(render(validations_page(all_of(HERE, [row, bad])))).scripts["figures"])
+    assert json.loads(Reader(render(_validated([row, bad]))).scripts["figures"])
     record = made_up_simulation()
     endless = replace(record.rows[-1].epoch_s, value=float("inf"), high=float("inf"))
     rows = [*record.rows[:-1], record.rows[-1].model_copy(update={"epoch_s": endless})]
@@ -384,6 +388,6 @@ def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
 
 
 def test_nothing_is_claimed_of_nothing() -> None:
-    page = validations_page(Validated("x", HERE, [], interrupted=True))
+    page = validations_page(HERE, ValidationRecord(id="x", task="mlp", command="", rows=[], status="interrupted"))
     assert "before the validation was stopped" in page.headline
     assert _figures(page) == page.tiles == []

@@ -15,7 +15,7 @@ from manyhands.record import Cell, Interval, Others, Row, SweepRecord
 from manyhands.record.simulation import Estimate
 from manyhands.record.texts import cell_name, milliseconds
 from manyhands.report.html import Page, Section, render
-from manyhands.report.tables.sweeps import SPEED, SPLIT, fits_table, notes, numbers_table, scaling_table
+from manyhands.report.tables.sweeps import ON_TERMINAL, fits_table, notes, numbers_table, scaling_table
 from manyhands.report.tables.table import Column, Table, as_csv, as_markdown, estimated, numbers, tabulate
 from manyhands.report.words import circumstances
 
@@ -82,7 +82,9 @@ def test_columns_that_tell_nothing_are_left_out() -> None:
     headings = scaling_table(made_up_sweep()).headings
     assert "batch" not in headings
     assert "image" not in headings
-    headings = scaling_table(made_up_sweep(batch_sizes=(64, 512), image_sizes=(28, 56)), SPEED).headings
+    headings = scaling_table(
+        made_up_sweep(batch_sizes=(64, 512), image_sizes=(28, 56)), ON_TERMINAL["how fast"]
+    ).headings
     assert headings[:3] == ["run", "batch", "image"]
     record = made_up_sweep()
     without = [row.model_copy(update={"energy_j": None}) for row in record.rows]
@@ -91,7 +93,7 @@ def test_columns_that_tell_nothing_are_left_out() -> None:
     assert _column(scaling_table(record.model_copy(update={"rows": told})), "energy")[-2:] == ["–", "12.5 J"]
 
 
-@pytest.mark.parametrize("columns", [SPEED, SPLIT])
+@pytest.mark.parametrize("columns", ON_TERMINAL.values(), ids=ON_TERMINAL)
 def test_narrow_tables_fit_a_terminal(columns) -> None:  # type: ignore[no-untyped-def]
     grid = scaling_table(made_up_sweep("weak", workers=(1, 2, 4, 16)), columns)
     widths = [max(map(len, texts)) for texts in zip(grid.headings, *grid.rows, strict=True)]
@@ -326,7 +328,10 @@ def test_one_column_is_all_that_terminal_page_markdown_and_csv_need() -> None:
         "1,2.0,1.5,2.5,no",
         "2,,,,no",
     ]
-    page = render(Page("", "", "", "", [], [Section("a", "A", tables=[table])], "", "", "", ""))
+    section = Section("a", "A", tables=[table, Table(table.columns, [])])
+    texts = dict.fromkeys(("name", "kicker", "title", "headline", "facts", "footer"), "")
+    page = render(Page(**texts, tiles=[], sections=[section], numbers=table, blocks=[]))
+    assert page.count("<table>") == 1, "a table without rows is left out"
     assert '<abbr title="Time of one step.">step</abbr>' in page
     assert '<td><span class="figure">2.00 ms</span> <span class="interval">(1.50–2.50)</span></td>' in page
     assert '<tr class="shared"><th scope="row">×2</th><td>–</td></tr>' in page

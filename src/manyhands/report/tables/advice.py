@@ -1,16 +1,16 @@
-"""The tables of advice: the best ways, and all that were looked at."""
+"""The tables of advice: the best ways, and the spreadsheet of all ways."""
 
 from manyhands.record.advice import AdvicePoint, AdviceRecord, AdviceRow
-from manyhands.record.texts import NOTHING, duration, factor, figure, figure_percent, milliseconds, workers_name
-from manyhands.report.tables.table import Column, Table, estimated, fields, numbers, tabulate
+from manyhands.record.texts import NOTHING, duration, factor, figure, figure_percent, milliseconds, plain, workers_name
+from manyhands.report.tables.table import Column, Table, attribute, estimated, fields, numbers, tabulate
 
 
 def _columns(record: AdviceRecord) -> list[Column[AdviceRow]]:
     return [
         Column("engine", lambda row: workers_name(row.engine, row.workers), left=True),
         Column("sync", lambda row: row.sync if row.workers > 1 else NOTHING, drop=1, left=True),
-        Column("batch", lambda row: f"{row.batch_size:,}", "Global batch: samples of one step over all workers"),
-        Column("learning rate", lambda row: f"{row.lr:g}", drop=7),
+        attribute("batch_size", "batch", plain, "Global batch: samples of one step over all workers"),
+        attribute("lr", "learning rate", lambda lr: f"{lr:g}", drop=7),
         estimated(
             "steps",
             "steps",
@@ -31,7 +31,7 @@ def _columns(record: AdviceRecord) -> list[Column[AdviceRow]]:
 
 
 def best_table(record: AdviceRecord) -> Table:
-    """Return the table of the best ways, and of one worker beside them."""
+    """Return the table of the best ways, and of one worker for comparison."""
     table = tabulate(_columns(record), [*record.best, record.alone])
     names = [*(f"{number}." for number, _ in enumerate(record.best, 1)), "one worker"]
     rows = [[name, *texts] for name, texts in zip(names, table.rows, strict=True)]
@@ -39,5 +39,5 @@ def best_table(record: AdviceRecord) -> Table:
 
 
 def numbers_table(record: AdviceRecord) -> Table:
-    """Return the table of all that was looked at as plain numbers, with the units in the headings."""
+    """Return the spreadsheet of all ways that were looked at, with the units in the headings."""
     return numbers(fields(*AdvicePoint.model_fields), record.looked_at)

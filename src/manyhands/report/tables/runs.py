@@ -1,16 +1,14 @@
-"""The tables of runs: the list of all that are stored, some side by side, and every rank's time."""
+"""The tables of runs: a list of all stored runs, some runs side by side, and every rank's time."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from pathlib import Path
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from manyhands.record import Cell, RankRecord, RunDir, RunRecord
+from manyhands.record import RankRecord, RunDir, RunRecord
 from manyhands.record.status import status_of
 from manyhands.record.texts import (
-    NOTHING,
-    cell_name,
     duration,
     fixed,
     num_bytes,
@@ -21,39 +19,26 @@ from manyhands.record.texts import (
     times,
     workers_name,
 )
-from manyhands.report.tables.table import Column, Table, fields, numbers, tabulate
+from manyhands.report.stacks import PARTS as PART_NAMES
+from manyhands.report.stacks import parts_ms
+from manyhands.report.tables.table import Column, Table, attribute, fields, numbers, tabulate
 from manyhands.report.words import task_name
 
 
 def run_names(records: Sequence[RunRecord]) -> list[str]:
-    """Name runs by engine, workers and strategy; also by task and id where that is not enough."""
-    short = [_name(record) for record in records]
+    """Return the runs' names: engine, workers and strategy, with task and id where these are the same."""
+    short = []
+    for record in records:
+        name = workers_name(record.engine, record.workers, record.threads)
+        short.append(name if record.sync == "allreduce" else f"{name} {record.sync}")
     if len({record.task for record in records}) > 1:
         short = [f"{task_name(record.task)} {name}" for record, name in zip(records, short, strict=True)]
-    seen = Counter(short)
-    return [name if seen[name] == 1 else f"{name} ({r.id[-4:]})" for name, r in zip(short, records, strict=True)]
-
-
-def _name(record: RunRecord) -> str:
-    return cell_name(
-        Cell(
-            engine=record.engine,
-            workers=record.workers,
-            threads=record.threads,
-            sync=record.sync,
-            batch_size=record.batch_size,
-        )
-    )
-
-
-def parts_ms(record: RunRecord) -> dict[str, float]:
-    """Return the parts of a warmed-up step."""
-    s = record.steady
-    return {"compute": s.compute_ms, "serial": s.serial_ms, "comm": s.comm_ms, "wait": s.wait_ms}
+    counts = Counter(short)
+    return [name if counts[name] == 1 else f"{name} ({r.id[-4:]})" for name, r in zip(short, records, strict=True)]
 
 
 def rank_parts_s(rank: RankRecord) -> dict[str, float]:
-    """Return the parts of a rank's time in training."""
+    """Return the seconds of a rank's training by part."""
     compute_s = max(0.0, rank.compute_s - rank.serial_s)
     return {"compute": compute_s, "serial": rank.serial_s, "comm": rank.comm_s, "wait": rank.wait_s}
 
@@ -66,9 +51,9 @@ def _part(part: str) -> Column[RunRecord]:
     """Return the column of a part's share of a warmed-up step."""
     return Column(
         part,
-        lambda r: share(parts_ms(r)[part], sum(parts_ms(r).values())),
+        lambda r: share(parts_ms(r.steady)[part], sum(parts_ms(r.steady).values())),
         csv=f"steady_{part}_ms",
-        number=lambda r: parts_ms(r)[part],
+        number=lambda r: parts_ms(r.steady)[part],
     )
 
 
@@ -80,52 +65,49 @@ def _part_of_training(part: str, drop: int) -> Column[RunRecord]:
 
 
 SHORT_NAME: Column[RunRecord] = Column("run", lambda r: workers_name(r.engine, r.workers, r.threads), left=True)
-ID: Column[RunRecord] = Column("id", lambda r: r.id, drop=9, left=True, csv="id")
-RATE: Column[RunRecord] = Column(
-    "samples/s", lambda r: rate(r.samples_per_s), csv="samples_per_s", number=lambda r: r.samples_per_s or None
-)
-STEP: Column[RunRecord] = Column(
+ID = attribute("id", "id", str, drop=9, left=True)
+RATE = attribute("samples_per_s", "samples/s", rate, number=lambda r: r.samples_per_s or None)
+STEP = attribute(
+    "step_ms_median",
     "time per batch",
-    lambda r: duration(r.step_ms.median / 1e3 or None),
-    csv="step_ms_median",
-    number=lambda r: r.step_ms.median,
+    lambda ms: duration(ms / 1e3 or None),
+    number=attrgetter("step_ms.median"),
 )
-PARTS = [_part(part) for part in ("compute", "serial", "comm", "wait")]
+PARTS = [_part(part) for part in PART_NAMES]
 PARTS_OF_TRAINING = [_part_of_training(part, drop) for part, drop in (("compute", 7), ("comm", 6), ("wait", 5))]
 MEMORY: Column[RunRecord] = Column(
     "memory/rank", lambda r: num_bytes(max((rank.max_rss_bytes for rank in r.ranks), default=None))
 )
-TOTAL: Column[RunRecord] = Column("total", lambda r: duration(r.total_s), drop=2, csv="total_s")
-BATCH: Column[RunRecord] = Column("batch", lambda r: f"{r.batch_size:,}", csv="batch_size")
-STEPS: Column[RunRecord] = Column("steps", lambda r: f"{r.steps:,}", drop=1, csv="steps")
-TRAIN_LOSS: Column[RunRecord] = Column(
-    "train loss", lambda r: fixed(_train_loss(r), 4), drop=4, csv="train_loss", number=_train_loss
-)
-TEST_LOSS: Column[RunRecord] = Column("test loss", lambda r: fixed(r.test_loss, 4), drop=3, csv="test_loss")
-ACCURACY: Column[RunRecord] = Column("accuracy", lambda r: percent(100 * r.test_accuracy, 2), csv="test_accuracy")
-WEIGHTS: Column[RunRecord] = Column("weights", lambda r: r.weights_sha256[:12], left=True, csv="weights_sha256")
+TOTAL = attribute("total_s", "total", duration, drop=2)
+BATCH = attribute("batch_size", "batch", plain)
+STEPS = attribute("steps", "steps", plain, drop=1)
+TRAIN_LOSS = attribute("train_loss", "train loss", lambda loss: fixed(loss, 4), drop=4, number=_train_loss)
+TEST_LOSS = attribute("test_loss", "test loss", lambda loss: fixed(loss, 4), drop=3)
+ACCURACY = attribute("test_accuracy", "accuracy", lambda share: percent(100 * share, 2))
+WEIGHTS = attribute("weights_sha256", "weights", lambda digest: digest[:12], left=True)
 
 
 def _names(records: Sequence[RunRecord]) -> Column[RunRecord]:
-    """Return the column of names that tell these runs apart; ‡ where a run was stopped."""
+    """Return the column of names that tell the runs apart; with ‡ where a run was stopped."""
     names = {id(record): name for record, name in zip(records, run_names(records), strict=True)}
     return Column("run", lambda r: f"{names[id(r)]}{' ‡' if r.status == 'interrupted' else ''}", left=True)
 
 
 def speed_table(records: Sequence[RunRecord]) -> Table:
-    """Return the table of how fast some runs are."""
-    columns = [_names(records), RATE, STEP, *PARTS, MEMORY, TOTAL]
-    return tabulate(columns, records, "Speed, and where a step's time goes")
+    """Return the table of the runs' speed."""
+    return tabulate(
+        [_names(records), RATE, STEP, *PARTS, MEMORY, TOTAL], records, "Speed, and where a step's time goes"
+    )
 
 
 def learned_table(records: Sequence[RunRecord]) -> Table:
-    """Return the table of what some runs learned."""
+    """Return the table of the runs' losses, accuracies and weights."""
     columns = [_names(records), BATCH, STEPS, TRAIN_LOSS, TEST_LOSS, ACCURACY, WEIGHTS]
     return tabulate(columns, records, "What was learned")
 
 
 def numbers_table(records: Sequence[RunRecord]) -> Table:
-    """Return the table of some runs as plain numbers in full precision, with the units in the headings."""
+    """Return the spreadsheet of some runs: all numbers in full precision, with the units in the headings."""
     columns: list[Column[Any]] = [
         *(ID, *fields("status", "task", "engine", "sync", "workers", "threads"), BATCH, *fields("epochs"), STEPS),
         *(*fields("seed", "device", "parameters", "samples"), RATE, TEST_LOSS, ACCURACY, *PARTS_OF_TRAINING),
@@ -139,7 +121,7 @@ def numbers_table(records: Sequence[RunRecord]) -> Table:
 def compared_table(
     records: Sequence[RunRecord], *, baseline: RunRecord | None = None, ids: bool = False, caption: str = ""
 ) -> Table:
-    """Return the table of some runs for a terminal; with a baseline, their speed-up over it."""
+    """Return the table of some runs side by side; with a baseline, their speed-up over it."""
 
     def speed_up(record: RunRecord) -> str:
         timed = baseline is not None and baseline.samples_per_s and record.samples_per_s
@@ -154,44 +136,34 @@ def compared_table(
 
 def answers_table(records: Sequence[RunRecord]) -> Table:
     """Return the table of runs that should have given the same answer."""
-    train_loss: Column[RunRecord] = Column("train loss", lambda r: fixed(_train_loss(r), 7))
-    test_loss: Column[RunRecord] = Column("test loss", lambda r: fixed(r.test_loss, 7))
-    columns = [SHORT_NAME, STEPS, train_loss, test_loss, ACCURACY, WEIGHTS]
-    return tabulate(columns, records)
-
-
-class StoredRun(NamedTuple):
-    """A run's folder, and its record where it has one."""
-
-    folder: RunDir
-    record: RunRecord | None
-
-
-def _kept(text: Callable[[RunRecord], str]) -> Callable[[StoredRun], str]:
-    """Return what writes a text of a record, or nothing for a run without one."""
-    return lambda run: text(run.record) if run.record else NOTHING
-
-
-STORED: tuple[Column[StoredRun], ...] = (
-    Column("id", lambda run: run.record.id if run.record else run.folder.path.name, left=True),
-    Column("date", lambda run: _date(run.folder), drop=7, left=True),
-    Column("task", _kept(lambda r: Path(r.task).name), drop=6, left=True),
-    Column("status", lambda run: status_of(run.folder).word, left=True),
-    Column("workers", _kept(lambda r: workers_name(r.engine, r.workers, r.threads)), drop=4, left=True),
-    Column("sync", _kept(lambda r: r.sync), drop=5, left=True),
-    Column("steps", _kept(lambda r: f"{r.steps:,}"), drop=2),
-    Column("accuracy", _kept(lambda r: percent(100 * r.test_accuracy, 2))),
-    Column("samples/s", _kept(lambda r: rate(r.samples_per_s)), drop=1),
-)
+    train_loss = attribute("train_loss", "train loss", lambda loss: fixed(loss, 7), number=_train_loss)
+    test_loss = attribute("test_loss", "test loss", lambda loss: fixed(loss, 7))
+    return tabulate([SHORT_NAME, STEPS, train_loss, test_loss, ACCURACY, WEIGHTS], records)
 
 
 def list_table(runs: Sequence[RunDir]) -> Table:
-    """Return the table of stored runs."""
-    return tabulate(STORED, [StoredRun(run, run.read_or_none()) for run in runs])
+    """Return the table of stored runs, with dashes for a run without a record."""
+    records = {run.path: run.read_or_none() for run in runs}
+
+    def recorded(heading: str, write: Callable[[RunRecord], str], **options: Any) -> Column[RunDir]:
+        return attribute("", heading, write, number=lambda run: records[run.path], **options)
+
+    columns: list[Column[RunDir]] = [
+        Column("id", lambda run: record.id if (record := records[run.path]) else run.path.name, left=True),
+        Column("date", _date, drop=7, left=True),
+        recorded("task", lambda r: task_name(r.task), drop=6, left=True),
+        Column("status", lambda run: status_of(run).word, left=True),
+        recorded("workers", lambda r: workers_name(r.engine, r.workers, r.threads), drop=4, left=True),
+        recorded("sync", lambda r: r.sync, drop=5, left=True),
+        recorded("steps", lambda r: plain(r.steps), drop=2),
+        recorded("accuracy", lambda r: percent(100 * r.test_accuracy, 2)),
+        recorded("samples/s", lambda r: rate(r.samples_per_s), drop=1),
+    ]
+    return tabulate(columns, runs)
 
 
 def _date(run: RunDir) -> str:
-    """Return when a run began, as its id says; of one with a name of its own, when its settings were written."""
+    """Return when a run began: by its id, or else when its settings were written."""
     try:
         moment = datetime.strptime(run.path.name[:15], "%Y%m%d-%H%M%S")
     except ValueError:
@@ -207,17 +179,13 @@ class NamedRank(NamedTuple):
 
 
 def _part_of_rank(part: str, drop: int = 0) -> Column[NamedRank]:
-    """Return the column of a part's time; nothing where none passed, as on virtual clocks that stand still."""
+    """Return the column of a part's time; a dash where no time passed, as on virtual clocks that stand still."""
 
     def text(row: NamedRank) -> str:
         parts = rank_parts_s(row.rank)
         return duration(parts[part] if sum(parts.values()) > 0 else None)
 
     return Column(part, text, drop=drop)
-
-
-def _notes(row: NamedRank) -> str:
-    return ", ".join(f"{name} {plain(value)}" for name, value in row.rank.notes.items())
 
 
 RANKS: tuple[Column[NamedRank], ...] = (
@@ -232,7 +200,7 @@ RANKS: tuple[Column[NamedRank], ...] = (
     Column("memory", lambda row: num_bytes(row.rank.max_rss_bytes), drop=1),
     Column(
         "notes",
-        _notes,
+        lambda row: ", ".join(f"{name} {plain(value)}" for name, value in row.rank.notes.items()),
         left=True,
         folds=True,
         shown=lambda rows: any(row.rank.notes for row in rows),
@@ -241,7 +209,7 @@ RANKS: tuple[Column[NamedRank], ...] = (
 
 
 def ranks_table(records: Sequence[RunRecord]) -> Table:
-    """Return the table of every rank's time in training, and its memory; without the run's name where it is one."""
+    """Return the table of every rank's time and memory; with the names of the runs where they are several."""
     names = run_names(records) if len(records) > 1 else [""]
     rows = [NamedRank(name, rank) for record, name in zip(records, names, strict=True) for rank in record.ranks]
     return tabulate(RANKS, rows, "Every rank's time in training, and its memory")

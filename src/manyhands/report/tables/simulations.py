@@ -1,8 +1,8 @@
-"""The tables of a simulation: how fast, where a step's time goes, and what was trained in what time."""
+"""The tables of a simulation: speed, where a step's time goes, and trainings with their time to some accuracies."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from manyhands.record.simulation import Counted, SimulationRecord, SimulationRow, TrainedRow
+from manyhands.record.simulation import SimulationRecord, SimulationRow, TrainedRow
 from manyhands.record.texts import (
     NOTHING,
     duration,
@@ -16,33 +16,37 @@ from manyhands.record.texts import (
     with_bounds,
 )
 from manyhands.report.simulation_figures import PART_NAMES, shares
-from manyhands.report.tables.table import Column, Table, estimated, fields, numbers, tabulate
+from manyhands.report.tables.table import Column, Table, attribute, estimated, fields, numbers, tabulate
 from manyhands.report.trained import level_name, levels, time_to
 
-SYNC: Column[SimulationRow | TrainedRow] = Column("sync", lambda row: row.sync, left=True, csv="sync")
-FAILURES: Column[SimulationRow] = Column(
+SYNC = attribute("sync", "sync", str, left=True)
+FAILURES = attribute(
     "failures",
-    lambda row: figure(row.failures),
+    "failures",
+    figure,
     "Expected in an epoch",
     drop=4,
     shown=lambda rows: any(row.failures for row in rows),
-    csv="failures",
 )
 
 
 def _speed(record: SimulationRecord) -> list[Column[SimulationRow]]:
-    """Return the columns of how fast it would be, but for the failures."""
+    """Return the columns of predicted speed and cost, without the failures."""
     by_workers = record.by == "workers"
     of_workers = "Of which a node may have several; a star where a formula was used"
     of_nodes = "A star where a formula was used; the others come from following events"
     return [
         SYNC,
-        Column(record.by, _number, of_workers if by_workers else of_nodes),
         Column(
+            record.by,
+            lambda row: f"{row.number:,}{'*' if row.method == 'closed form' else ''}",
+            of_workers if by_workers else of_nodes,
+        ),
+        attribute(
             "nodes",
-            lambda row: f"{row.nodes:,}",
+            "nodes",
+            plain,
             shown=lambda rows: by_workers and any(1 < row.nodes != row.workers for row in rows),
-            csv="nodes",
         ),
         Column(
             "ranks",
@@ -52,7 +56,7 @@ def _speed(record: SimulationRecord) -> list[Column[SimulationRow]]:
             shown=lambda rows: any(row.workers != row.number or row.servers for row in rows),
         ),
         *fields("workers", "servers"),
-        Column("batch", _batch, "Global batch: samples of one step over all workers", drop=5, csv="batch_size"),
+        attribute("batch_size", "batch", plain, "Global batch: samples of one step over all workers", drop=5),
         *fields("method"),
         estimated("step_ms", "step", milliseconds, "Time of one step, with its 90 % interval"),
         estimated(
@@ -68,64 +72,51 @@ def _speed(record: SimulationRecord) -> list[Column[SimulationRow]]:
     ]
 
 
-def _split() -> list[Column[SimulationRow]]:
-    """Return the columns of a step's parts: shares for people, milliseconds for spreadsheets."""
-
-    def share_of(part: str) -> Callable[[SimulationRow], str]:
-        return lambda row: percent(shares(row)[part])
-
-    return [Column(name, share_of(part), csv=f"{part}_ms") for part, name in PART_NAMES.items()]
+def _part(part: str, name: str) -> Column[SimulationRow]:
+    """Return the column of a step's part: its share for people, milliseconds for spreadsheets."""
+    return Column(name, lambda row: percent(shares(row)[part]), csv=f"{part}_ms")
 
 
-def _number(row: SimulationRow) -> str:
-    return f"{row.number:,}{'*' if row.method == 'closed form' else ''}"
-
-
-def _batch(row: SimulationRow | TrainedRow) -> str:
-    return f"{row.batch_size:,}"
+SPLIT = [_part(part, name) for part, name in PART_NAMES.items()]
 
 
 def speed_table(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Table:
-    """Return the table of how fast it would be."""
+    """Return the table of predicted speed and cost."""
     return tabulate([*_speed(record), FAILURES], rows, "How fast")
 
 
 def split_table(record: SimulationRecord, rows: Sequence[SimulationRow]) -> Table:
     """Return the table of where a step's time goes."""
-    return tabulate([*_speed(record)[:2], *_split()], rows, "Where a step's time goes")
+    return tabulate([*_speed(record)[:2], *SPLIT], rows, "Where a step's time goes")
 
 
 def numbers_table(record: SimulationRecord) -> Table:
-    """Return the table as plain numbers in full precision, with the units in the headings."""
-    return numbers([*_speed(record), *_split(), FAILURES], record.rows)
+    """Return the spreadsheet of a simulation: all numbers in full precision, with the units in the headings."""
+    return numbers([*_speed(record), *SPLIT, FAILURES], record.rows)
 
 
-BATCH: Column[TrainedRow] = Column("batch", _batch, drop=4)
-LR: Column[TrainedRow] = Column("learning rate", lambda row: f"{row.lr:g}", drop=5)
-EPOCHS: Column[TrainedRow] = Column("epochs", lambda row: plain(row.epochs), drop=3)
-ACCURACY: Column[TrainedRow] = Column("accuracy", lambda row: percent(100 * row.test_accuracy, 2))
-TEST_LOSS: Column[TrainedRow] = Column("test loss", lambda row: fixed(row.test_loss, 4), drop=2)
+BATCH = attribute("batch_size", "batch", plain, drop=4)
+LR = attribute("lr", "learning rate", lambda lr: f"{lr:g}", drop=5)
+EPOCHS = attribute("epochs", "epochs", plain, drop=3)
+ACCURACY = attribute("test_accuracy", "accuracy", lambda share: percent(100 * share, 2))
+TEST_LOSS = attribute("test_loss", "test loss", lambda loss: fixed(loss, 4), drop=2)
 TIME = estimated("time_s", "all epochs", duration)
-STALENESS: Column[TrainedRow] = Column(
+STALENESS = attribute(
     "staleness",
-    lambda row: f"{row.staleness['mean']:.1f}, max {row.staleness['max']:.0f}" if row.staleness else NOTHING,
+    "staleness",
+    lambda updates: f"{updates['mean']:.1f}, max {updates['max']:.0f}" if updates else NOTHING,
     "How many updates old gradients were: on average, and at the most",
+    optional=True,
     drop=6,
-    shown=lambda rows: any(row.staleness for row in rows),
 )
 
 
 def _who(record: SimulationRecord) -> list[Column[TrainedRow]]:
-    return [SYNC, Column(record.by, _plain_number)]
-
-
-def _plain_number(row: Counted) -> str:
-    return f"{row.number:,}"
+    return [SYNC, Column(record.by, lambda row: f"{row.number:,}")]
 
 
 def _time_to(record: SimulationRecord, level: float) -> Column[TrainedRow]:
-    """Return the column of the time to an accuracy; with bounds only where it was asked for, or it were too wide."""
-
+    """Return the column of the time to an accuracy; with bounds for the target alone, to keep the table narrow."""
     is_target = level == record.target_accuracy
 
     def text(row: TrainedRow) -> str:
@@ -142,7 +133,7 @@ def _target_cost(record: SimulationRecord) -> Column[TrainedRow]:
 
 
 def time_table(record: SimulationRecord) -> Table:
-    """Return the table of the time to some accuracies."""
+    """Return the table of the trainings' time to some accuracies."""
     to_levels = [_time_to(record, level) for level in levels(record)]
     failures = ", with failures" if any(row.failures for row in record.rows) else ""
     columns = [*_who(record), *to_levels, _target_cost(record), TIME, ACCURACY]
@@ -150,17 +141,17 @@ def time_table(record: SimulationRecord) -> Table:
 
 
 def learned_table(record: SimulationRecord) -> Table:
-    """Return the table of how the trainings were done, and what came out."""
+    """Return the table of the trainings' settings, losses and accuracies."""
     columns: list[Column[TrainedRow]] = [
-        *(*_who(record), BATCH, LR, EPOCHS, Column("steps", lambda row: f"{row.steps:,}"), TEST_LOSS, ACCURACY),
-        Column("weights", lambda row: row.weights_sha256[:12], left=True),
-        Column("took here", lambda row: duration(row.wall_s)),
+        *(*_who(record), BATCH, LR, EPOCHS, attribute("steps", "steps", plain), TEST_LOSS, ACCURACY),
+        attribute("weights_sha256", "weights", lambda digest: digest[:12], left=True),
+        attribute("wall_s", "took here", duration),
     ]
     return tabulate(columns, record.trained, "What was learned")
 
 
 def trained_table(record: SimulationRecord) -> Table:
-    """Return the table of all trainings for a terminal; its caption has the settings that are the same for all."""
+    """Return one table of the trainings, for a terminal; its caption has the settings that are the same for all."""
     varying: list[Column[TrainedRow]] = []
     same = []
     for column in (EPOCHS, BATCH, LR):
@@ -174,6 +165,6 @@ def trained_table(record: SimulationRecord) -> Table:
         *(*_who(record), *varying, ACCURACY, TEST_LOSS, TIME),
         *([_time_to(record, target)] if target is not None else []),
         *(_target_cost(record), STALENESS),
-        Column("computed", lambda row: row.method, drop=7, left=True),
+        attribute("method", "computed", str, drop=7, left=True),
     ]
     return tabulate(columns, record.trained, f"trained: {', '.join(same)}" if same else "trained")

@@ -1,7 +1,8 @@
-"""The tables of a sweep: their columns, the papers' own first, which table has which, and what their marks mean."""
+"""The tables of a sweep: their columns, those of the papers first, and notes that explain their marks."""
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
+from typing import Any
 
 from manyhands.record import Cell, Fit, Interval, Row, SweepRecord
 from manyhands.record.texts import (
@@ -21,253 +22,199 @@ from manyhands.record.texts import (
     with_span,
     workers_span,
 )
-from manyhands.report.tables.table import Column, Table, fields, numbers, one_line, tabulate
+from manyhands.report.stacks import PARTS as PART_NAMES
+from manyhands.report.stacks import parts_ms
+from manyhands.report.tables.table import Column, Table, attribute, fields, numbers, one_line, tabulate
 
 LAWS = {"amdahl": "Amdahl", "gustafson": "Gustafson", "usl": "USL"}
-"""How people write the laws' names."""
+"""Names of the laws for readers."""
 NO_ERROR_PCT = 1e-4
-"""A fit error below which a law only goes through its points, of which there are no more than it has parameters."""
-PARTS = ("compute", "serial", "comm", "wait")
-"""Parts of a step's time."""
+"""Fit error below which a law has as many parameters as points, so that the error says nothing."""
 
 
-def marked_name(row: Row) -> str:
-    """Name a row; ✗ where all runs failed, ‡ where some did, † where ranks had to share cores."""
+def _marked_name(row: Row) -> str:
+    """Return a row's name, with ✗ where all runs failed, ‡ where some did, † where ranks had to share cores."""
     marks = [("✗", row.failed and not row.repeats), ("‡", row.failed and row.repeats), ("†", row.oversubscribed)]
     return " ".join([cell_name(row.cell), *(mark for mark, holds in marks if holds)])
 
 
-def split_percent(row: Row, part: str) -> float | None:
-    """Return the share of a step's time that one of its parts takes; None where a step takes none."""
-    whole = row.compute_ms + row.serial_ms + row.comm_ms + row.wait_ms
-    return 100 * float(getattr(row, f"{part}_ms")) / whole if whole else None
-
-
-def _speed_up(row: Row) -> str:
-    return with_span(times(row.speed_up.value), row.speed_up) if row.speed_up else NOTHING
-
-
-def _efficiency(row: Row) -> str:
-    if row.efficiency is None:
+def _karp_flatt(interval: Interval) -> str:
+    if not 0 <= interval.value <= 1:  # as in records of earlier versions
         return NOTHING
-    return with_span(percent(100 * row.efficiency.value, 0), row.efficiency, 100, 0)
+    return with_span(percent(100 * interval.value), interval, 100, 1)
 
 
-def _karp_flatt(row: Row) -> str:
-    if row.karp_flatt is None or not 0 <= row.karp_flatt.value <= 1:  # records of earlier versions have such
-        return NOTHING
-    return with_span(percent(100 * row.karp_flatt.value), row.karp_flatt, 100, 1)
-
-
-def _improvement(row: Row) -> str:
-    """Write the time saved; where none was, the speed-up tells how much slower it is."""
-    return percent(row.improvement_pct) if (row.improvement_pct or 0.0) >= 0 else NOTHING
-
-
-def _setting(
-    csv: str, heading: str = "", text: Callable[[Row], str] | None = None, about: str = "", varies: str = ""
-) -> Column[Row]:
-    """Return the column of a cell's field `csv`, shown where the cells differ in it, or in `varies`."""
-
-    def shown(rows: Sequence[Row]) -> bool:
-        return len({getattr(row.cell, varies or csv) for row in rows}) > 1
-
-    return Column(heading, text, about, shown=shown, csv=csv, number=attrgetter(f"cell.{csv}"))
+def _setting(csv: str, heading: str = "", write: Callable[[Any], str] | None = None, about: str = "") -> Column[Row]:
+    """Return the column of a cell's field `csv`, shown where the cells differ in it."""
+    read = attrgetter(f"cell.{csv}")
+    return attribute(csv, heading, write, about, shown=lambda rows: len(set(map(read, rows))) > 1, number=read)
 
 
 def _measured(
-    heading: str,
-    text: Callable[[Row], str] | None,
-    about: str,
-    csv: str,
-    number: Callable[[Row], object] | None = None,
-    *,
-    drop: int = 0,
-    shown: Callable[[Sequence[Row]], bool] | None = None,
-    bounds: bool = False,
+    csv: str, heading: str = "", write: Callable[[Any], str] | None = None, about: str = "", **options: Any
 ) -> Column[Row]:
-    """Return a column of what comes from runs, so that there is nothing in it where all of them failed."""
-    read = number or attrgetter(csv)
-    return Column(
-        heading,
-        text and (lambda row: text(row) if row.repeats else NOTHING),
-        about,
-        drop=drop,
-        shown=shown,
-        csv=csv,
-        number=lambda row: read(row) if row.repeats else None,
-        bounds=bounds,
-    )
+    """Return the column of a measured attribute or `number`, as `attribute` does; empty where all runs failed."""
+    read = options.pop("number", attrgetter(csv))
+    return attribute(csv, heading, write, about, number=lambda row: read(row) if row.repeats else None, **options)
 
 
 def _part(part: str, about: str, drop: int = 0) -> Column[Row]:
-    def share(row: Row) -> float | None:
-        return split_percent(row, part)
+    """Return the column of a part's share of a step; empty where a step takes no time."""
 
-    return _measured(part, lambda row: percent(share(row)), about, f"{part}_pct", share, drop=drop)
+    def share(row: Row) -> float | None:
+        whole = sum(parts_ms(row).values())
+        return 100 * parts_ms(row)[part] / whole if whole else None
+
+    return _measured(f"{part}_pct", part, percent, about, number=share, drop=drop)
 
 
 RUN: Column[Row] = Column(
     "run",
-    marked_name,
+    _marked_name,
     "Engine × workers, and the strategy where it is not allreduce.",
     left=True,
     csv="run",
     number=lambda row: cell_name(row.cell),
 )
-WORKERS = _setting("workers", "workers", lambda r: f"{r.cell.size:,}", "Workers that shared the work.", varies="size")
+WORKERS: Column[Row] = Column(
+    "workers",
+    lambda row: f"{row.cell.size:,}",
+    "Workers that shared the work.",
+    shown=lambda rows: len({row.cell.size for row in rows}) > 1,
+    csv="workers",
+    number=lambda row: row.cell.workers,
+)
 BATCH = _setting(
     "batch_size",
     "batch",
-    lambda r: "full" if r.cell.batch_size == "full" else f"{r.cell.batch_size:,}",
+    lambda batch: "full" if batch == "full" else f"{batch:,}",
     "Samples of a step, over all workers.",
 )
-IMAGE = _setting(
-    "image_size",
-    "image",
-    lambda r: f"{r.cell.image_size}²" if r.cell.image_size else "as is",
-    "Side of the images.",
-)
-DATA = _setting("replicate", "data", lambda r: f"×{r.cell.replicate}", "How often the data was repeated.")
-REPEATS: Column[Row] = Column(
-    "repeats", lambda r: f"{r.repeats}", "Runs that went well; figures are their medians.", csv="repeats"
-)
-READ = _measured("read", lambda r: duration(r.read_s), "Time to read the data.", "read_s")
+IMAGE = _setting("image_size", "image", lambda side: f"{side}²" if side else "as is", "Side of the images.")
+DATA = _setting("replicate", "data", lambda times: f"×{times}", "How often the data was repeated.")
+REPEATS = attribute("repeats", "repeats", str, "Runs that went well; figures are their medians.")
+READ = _measured("read_s", "read", duration, "Time to read the data.")
 STEP = _measured(
-    "time per batch",
-    lambda r: duration_with_span(r.step_ms),
-    "Time of a step once the run had warmed up, with its interval.",
     "step_ms",
+    "time per batch",
+    duration_with_span,
+    "Time of a step once the run had warmed up, with its interval.",
     bounds=True,
 )
-EPOCH = _measured("per epoch", lambda r: duration(r.epoch_s), "Time of a pass over the data.", "epoch_s")
-EVALUATION = _measured("", None, "Time of the evaluations.", "eval_s")
-TOTAL = _measured(
-    "total", lambda r: duration(r.total_s), "Time of the whole run, reading and testing included.", "total_s"
-)
+EPOCH = _measured("epoch_s", "per epoch", duration, "Time of a pass over the data.")
+TOTAL = _measured("total_s", "total", duration, "Time of the whole run, reading and testing included.")
 RATE = _measured(
-    "samples/s",
-    lambda r: rate(r.samples_per_s.value if r.samples_per_s else None),
-    "Samples that the workers get through in a second, together.",
     "samples_per_s",
+    "samples/s",
+    lambda interval: rate(interval.value),
+    "Samples that the workers get through in a second, together.",
     bounds=True,
 )
 SPEED_UP = _measured(
-    "speed-up", _speed_up, "How many times as fast as one worker, with its interval.", "speed_up", bounds=True
+    "speed_up",
+    "speed-up",
+    lambda interval: with_span(times(interval.value), interval),
+    "How many times as fast as one worker, with its interval.",
+    bounds=True,
 )
 EFFICIENCY = _measured(
     "efficiency",
-    _efficiency,
-    "Speed-up as a share of the number of workers, with its interval.",
     "efficiency",
+    lambda interval: with_span(percent(100 * interval.value, 0), interval, 100, 0),
+    "Speed-up as a share of the number of workers, with its interval.",
     drop=1,
     bounds=True,
 )
 IMPROVEMENT = _measured(
-    "PI",
-    _improvement,
-    "Performance improvement: time saved as a share of one worker's, (T1 − Tn) / T1; none where nothing was saved.",
     "improvement_pct",
+    "PI",
+    lambda value: percent(value) if value >= 0 else NOTHING,
+    "Performance improvement: time saved as a share of one worker's, (T1 − Tn) / T1; none where nothing was saved.",
     drop=8,
 )
 KARP_FLATT = _measured(
+    "karp_flatt",
     "Karp–Flatt",
     _karp_flatt,
     "Share of the work that would have to be serial to explain the speed-up of a strong sweep, with its interval.",
-    "karp_flatt",
-    shown=lambda rows: any(_karp_flatt(row) != NOTHING for row in rows),
+    optional=True,
     bounds=True,
 )
-COMPUTE = _part("compute", "Forward and backward pass, which the workers share out.")
-SERIAL = _part("serial", "What every worker repeats: the optimiser's step and the loop around it.", drop=4)
-COMM = _part("comm", "What the exchanges themselves took.")
-WAIT = _part("wait", "Waiting for the slowest worker.", drop=2)
-SENT = _measured(
-    "sent/step",
-    lambda r: num_bytes(r.bytes_per_step),
-    "Bytes that leave the ranks in a step, summed.",
-    "bytes_per_step",
-    drop=7,
+PARTS = (
+    _part("compute", "Forward and backward pass, which the workers share out."),
+    _part("serial", "What every worker repeats: the optimiser's step and the loop around it.", drop=4),
+    _part("comm", "What the exchanges themselves took."),
+    _part("wait", "Waiting for the slowest worker.", drop=2),
 )
-MESSAGES = _measured(
-    "messages/step",
-    lambda r: plain(r.messages_per_step),
-    "Calls that exchange something in a step, summed.",
-    "messages_per_step",
-)
-MEMORY = _measured(
-    "memory/rank", lambda r: num_bytes(r.max_rss_bytes), "Memory of the rank that took the most.", "max_rss_bytes"
-)
+SENT = _measured("bytes_per_step", "sent/step", num_bytes, "Bytes that leave the ranks in a step, summed.", drop=7)
+MESSAGES = _measured("messages_per_step", "messages/step", plain, "Calls that exchange something in a step, summed.")
+MEMORY = _measured("max_rss_bytes", "memory/rank", num_bytes, "Memory of the rank that took the most.")
 ENERGY = _measured(
-    "energy",
-    lambda r: NOTHING if r.energy_j is None else f"{figure(r.energy_j)} J",
-    "What the machine used during a run, as its counters tell.",
     "energy_j",
-    shown=lambda rows: any(row.energy_j is not None for row in rows),
+    "energy",
+    lambda joules: f"{figure(joules)} J",
+    "What the machine used during a run, as its counters tell.",
+    optional=True,
 )
 TRAIN_LOSS = _measured(
-    "train loss", lambda r: fixed(r.train_loss, 4), "Mean loss over the last epoch of training.", "train_loss"
+    "train_loss", "train loss", lambda loss: fixed(loss, 4), "Mean loss over the last epoch of training."
 )
-TEST_LOSS = _measured(
-    "test loss", lambda r: fixed(r.test_loss, 4), "Loss on data that was not trained on.", "test_loss"
-)
+TEST_LOSS = _measured("test_loss", "test loss", lambda loss: fixed(loss, 4), "Loss on data that was not trained on.")
 ACCURACY = _measured(
-    "accuracy",
-    lambda r: percent(100 * r.test_accuracy, 2),
-    "Share of the test data that is guessed right.",
     "test_accuracy",
+    "accuracy",
+    lambda share: percent(100 * share, 2),
+    "Share of the test data that is guessed right.",
     drop=6,
 )
 
 EVERYTHING = (
     *(RUN, _setting("role"), _setting("engine"), WORKERS, _setting("threads"), _setting("sync")),
     *(BATCH, IMAGE, DATA, REPEATS, *fields("oversubscribed", "failed")),
-    *(READ, STEP, EPOCH, EVALUATION, TOTAL, RATE, SPEED_UP, EFFICIENCY, IMPROVEMENT, TRAIN_LOSS, TEST_LOSS, ACCURACY),
-    *(_measured("", None, "", f"{part}_ms") for part in PARTS),
-    *(COMPUTE, SERIAL, COMM, WAIT, SENT, MESSAGES, KARP_FLATT, MEMORY, ENERGY),
+    *(READ, STEP, EPOCH, _measured("eval_s"), TOTAL, RATE, SPEED_UP, EFFICIENCY, IMPROVEMENT),
+    *(TRAIN_LOSS, TEST_LOSS, ACCURACY, *(_measured(f"{part}_ms") for part in PART_NAMES)),
+    *(*PARTS, SENT, MESSAGES, KARP_FLATT, MEMORY, ENERGY),
 )
-"""All columns: the papers' own first; some are for spreadsheets alone."""
+"""All columns, those of the papers first; some are for spreadsheets alone."""
 
 WHO = (RUN, BATCH, IMAGE, DATA)
-"""What tells the rows apart."""
+"""Columns that tell the rows apart."""
 
-SPEED = (*WHO, RATE, SPEED_UP, EFFICIENCY, IMPROVEMENT, ACCURACY)
-"""How fast, in a narrow table."""
-
-SPLIT = (*WHO, STEP, COMPUTE, SERIAL, COMM, WAIT, SENT)
-"""Where a step's time goes, in a narrow table."""
-
-ON_TERMINAL = {"how fast": SPEED, "where a step's time goes": SPLIT}
+ON_TERMINAL = {
+    "how fast": (*WHO, RATE, SPEED_UP, EFFICIENCY, IMPROVEMENT, ACCURACY),
+    "where a step's time goes": (*WHO, STEP, *PARTS, SENT),
+}
+"""Narrow tables, by their captions."""
 ON_PAGE = {
     "Speed": (*WHO, STEP, EPOCH, RATE, SPEED_UP, EFFICIENCY, IMPROVEMENT, KARP_FLATT),
-    "Where a step's time goes": (*WHO, COMPUTE, SERIAL, COMM, WAIT, SENT, MESSAGES, MEMORY, ENERGY),
+    "Where a step's time goes": (*WHO, *PARTS, SENT, MESSAGES, MEMORY, ENERGY),
     "What was learned": (*WHO, REPEATS, READ, TOTAL, TRAIN_LOSS, TEST_LOSS, ACCURACY),
 }
-"""The tables of a terminal and of the page, which together have all columns."""
+"""Tables of the page, by their captions, which together have all columns."""
 
 
 def scaling_table(record: SweepRecord, columns: Sequence[Column[Row]] = EVERYTHING, caption: str = "") -> Table:
-    """Return the table of a sweep; columns that tell nothing here are left out. `notes` says what its marks mean."""
-    return tabulate(columns, record.rows, caption, _mark)
+    """Return a table of a sweep, without columns that say nothing; `notes` explains its marks."""
 
+    def mark(row: Row) -> str:
+        return "failed" if not row.repeats else "shared" if row.oversubscribed else ""
 
-def _mark(row: Row) -> str:
-    return "failed" if not row.repeats else "shared" if row.oversubscribed else ""
+    return tabulate(columns, record.rows, caption, mark)
 
 
 def scaling_tables(record: SweepRecord, chosen: dict[str, tuple[Column[Row], ...]]) -> list[Table]:
-    """Return the tables of a sweep for `ON_TERMINAL` or `ON_PAGE`."""
+    """Return the tables of `ON_TERMINAL` or `ON_PAGE`."""
     return [scaling_table(record, columns, caption) for caption, columns in chosen.items()]
 
 
 def numbers_table(record: SweepRecord) -> Table:
-    """Return the table of a sweep as plain numbers in full precision, with the units in the headings."""
+    """Return the spreadsheet of a sweep: all numbers in full precision, with the units in the headings."""
     return numbers(EVERYTHING, record.rows)
 
 
-def fits_table(record: SweepRecord, caption: str = "") -> Table:
+def fits_table(record: SweepRecord) -> Table:
     """Return the table of the fitted laws, a line each."""
-    return tabulate(FITS, record.fits, caption)
+    return tabulate(FITS, record.fits, "Laws of scaling fitted to each curve")
 
 
 def _several_sizes(fits: Sequence[Fit]) -> bool:
@@ -285,7 +232,7 @@ def _parameter(name: str, interval: Interval) -> str:
 
 
 def _limit(fit: Fit) -> str:
-    """Return the speed-up that no number of workers exceeds, which only Amdahl's law tells straight away."""
+    """Return the speed-up that no number of workers exceeds, which Amdahl's law alone sets directly."""
     serial = fit.parameters.get("serial")
     if fit.law != "amdahl" or serial is None or serial.value <= 0 or not fit.describes:
         return NOTHING
@@ -313,25 +260,25 @@ FITS: tuple[Column[Fit], ...] = (
 
 
 def notes(record: SweepRecord) -> list[str]:
-    """Say what the marks in the table mean: whose ranks shared cores, what failed and why."""
+    """Return notes on failed runs and shared cores, which the table marks, and the record's warnings."""
     names = cell_names(row.cell for row in record.rows)
-    found = [_failed_note(r.repeats, names[r.cell.key], r.failed) for r in record.rows if r.failed]
-    found += [note for cell in record.cells if cell.role == "probe" and (note := _probe_note(record, cell))]
+    said = [_failed_note(r.repeats, names[r.cell.key], r.failed) for r in record.rows if r.failed]
+    said += [note for cell in record.cells if cell.role == "probe" and (note := _probe_note(record, cell))]
     if any(r.oversubscribed for r in record.rows):
         cores = record.hardware.get("cores")
         have = f" than the {count(cores, 'core')} of this machine" if isinstance(cores, int) else " than cores"
-        found.append(f"† more ranks{have}: such times say little about how the work scales")
-    found += [f"warning: {sentence}" for sentence in record.warnings]
-    found += [*record.notes, *_others_note(record)]
+        said.append(f"† more ranks{have}: such times say little about how the work scales")
+    said += [f"warning: {sentence}" for sentence in record.warnings]
+    said += [*record.notes, *_others_note(record)]
     if record.status == "interrupted":
         planned = len(record.cells) * record.repeats
         when = f"after {len(record.measures):,} of {count(planned, 'run')}" if planned else "in its pilot round"
-        found.append(f"the sweep was stopped {when}")
-    return found
+        said.append(f"the sweep was stopped {when}")
+    return said
 
 
 def _others_note(record: SweepRecord) -> list[str]:
-    """Say that other programs disturbed runs, if they did, and how much at the most."""
+    """Return a note on the runs that other programs disturbed, if any, and how much at most."""
     disturbed = [run.others for run in record.measures if run.others is not None and run.others.disturbed]
     if not disturbed:
         return []
@@ -340,12 +287,12 @@ def _others_note(record: SweepRecord) -> list[str]:
     return [f"{most} in the worst of {of} that they disturbed: such times are too long, and speed-ups mean little"]
 
 
-def _failed_note(good: int, name: str, why: str) -> str:
-    return f"{'‡' if good else '✗'} {name}: {one_line(why)}"
+def _failed_note(good_runs: int, name: str, why: str) -> str:
+    return f"{'‡' if good_runs else '✗'} {name}: {one_line(why)}"
 
 
 def _probe_note(record: SweepRecord, probe: Cell) -> str:
-    """Say what failed of one worker alone with a smaller batch, which has no row of its own."""
+    """Return a note on why runs of a probe, which has no row, failed; empty where none did."""
     runs = [measure for measure in record.measures if measure.cell == probe.key]
     reasons = list(dict.fromkeys(measure.failed for measure in runs if measure.failed))
     if not reasons:

@@ -1,25 +1,25 @@
-"""The tables of validations: every prediction against its runs, and how good predictions are on the whole."""
+"""The tables of validations: every prediction against its runs, and scores of groups of predictions."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from manyhands.record.simulation import Validation
-from manyhands.record.texts import NOTHING, count, fixed, milliseconds, percent, plus_minus, signed_percent
+from manyhands.record.texts import NOTHING, count, fixed, milliseconds, percent, plain, plus_minus, signed_percent
 from manyhands.report.scores import ERROR_PCT, FEWEST, HELD_PCT, NOISES, Holding, Name, PredictionScore, grouped, score
-from manyhands.report.tables.table import Column, Table, estimated, fields, numbers, tabulate
+from manyhands.report.tables.table import Column, Table, attribute, estimated, fields, numbers, tabulate
 from manyhands.report.words import task_name
 
 ROWS: tuple[Column[Validation], ...] = (
     Column("workers", lambda row: f"{row.workers}{'†' if row.oversubscribed else ''}"),
-    Column("batch", lambda row: f"{row.batch_size:,}", drop=5),
+    attribute("batch_size", "batch", plain, drop=5),
     estimated("predicted_ms", "predicted", milliseconds),
-    Column("measured", lambda row: milliseconds(row.median_ms)),
-    Column("error", lambda row: signed_percent(row.error_pct), drop=1),
-    Column("noise", lambda row: plus_minus(row.noise_pct), drop=3),
-    Column("interval", lambda row: "held" if row.held else "missed", drop=2, left=True),
+    attribute("median_ms", "measured", milliseconds),
+    attribute("error_pct", "error", signed_percent, drop=1),
+    attribute("noise_pct", "noise", plus_minus, drop=3),
+    attribute("held", "interval", lambda held: "held" if held else "missed", drop=2, left=True),
     Column("runs", lambda row: str(len(row.measured_ms)), drop=4),
 )
-"""What there is to say of a prediction; before these stand the names of `parts_of`."""
+"""Columns of a prediction, after those of `parts_of`."""
 NUMBERS: tuple[Column[Validation], ...] = (
     *fields("id", "task", "engine", "hosts", "workers", "servers", "sync", "batch_size"),
     *fields("predicted", "measured", "method"),
@@ -30,11 +30,11 @@ NUMBERS: tuple[Column[Validation], ...] = (
     Column(csv="measured_ms", number=lambda row: " ".join(map(repr, row.measured_ms))),
     *fields("machine", "calibrated"),
 )
-"""Columns of a spreadsheet, which has more of them than people look at."""
+"""Columns of the spreadsheet."""
 
 
 def parts_of(rows: Sequence[Validation]) -> dict[str, Name]:
-    """Return what a combination is made of: the number of hosts too, where some runs had several."""
+    """Return the parts of a configuration's name; with the number of hosts where some runs had several."""
     several = any(row.hosts > 1 for row in rows)
     return {
         "task": lambda row: task_name(row.task),
@@ -48,20 +48,20 @@ def rows_table(rows: Sequence[Validation]) -> Table:
     """Return the table of all predictions."""
     parts = [Column(name, text, drop=6 if name == "task" else 0, left=True) for name, text in parts_of(rows).items()]
     caption = "Step times, predicted (90 % interval) and measured (median of the runs)"
-    return tabulate([*parts, *ROWS], rows, caption, _row_mark)
 
+    def mark(row: Validation) -> str:
+        return "shared" if row.oversubscribed else "" if row.held else "failed"
 
-def _row_mark(row: Validation) -> str:
-    return "shared" if row.oversubscribed else "" if row.held else "failed"
+    return tabulate([*parts, *ROWS], rows, caption, mark)
 
 
 def numbers_table(rows: Sequence[Validation]) -> Table:
-    """Return the table of all predictions as plain numbers in full precision, with the units in the headings."""
+    """Return the spreadsheet of all predictions: numbers in full precision, with the units in the headings."""
     return numbers(NUMBERS, rows)
 
 
 class ScoredGroup(NamedTuple):
-    """Predictions that have their names in common, and how good they are; None where none of them counts."""
+    """The names that a group of predictions has in common, and its score; None where none is counted."""
 
     names: tuple[str, ...]
     score: PredictionScore | None
@@ -73,6 +73,7 @@ HOLDING: dict[Holding, str] = {"right": "yes", "too few": "below", "too many": "
 def _judged(
     heading: str, text: Callable[[PredictionScore], str], about: str, *, left: bool = False
 ) -> Column[ScoredGroup]:
+    """Return a column of a group's score; a dash where it has none."""
     return Column(heading, lambda group: text(group.score) if group.score else NOTHING, about, left=left)
 
 
@@ -120,11 +121,11 @@ JUDGED: tuple[Column[ScoredGroup], ...] = (
 
 
 def parts_table(rows: Sequence[Validation], parts: Iterable[Name]) -> Table:
-    """Judge all rows, then those of each task, engine and so on."""
+    """Return the scores of all rows, and of the rows of each task, engine and so on."""
     groups = [ScoredGroup(("all",), score(rows))]
     for part in parts:
         named = grouped(rows, part)
-        groups += [ScoredGroup((name,), score(own)) for name, own in named.items() if len(named) > 1]
+        groups += [ScoredGroup((name,), score(alike)) for name, alike in named.items() if len(named) > 1]
     table = tabulate(
         [*_names(["predictions"]), *JUDGED],
         groups,
@@ -136,19 +137,19 @@ def parts_table(rows: Sequence[Validation], parts: Iterable[Name]) -> Table:
 
 
 def combinations_table(rows: Sequence[Validation], parts: Mapping[str, Name]) -> Table:
-    """Judge each combination of a task, an engine and so on."""
+    """Return the scores of each combination of a task, an engine and so on."""
     named = grouped(rows, lambda row: tuple(name(row) for name in parts.values()))
-    groups = [ScoredGroup(names, score(own)) for names, own in named.items()]
-    is_told = any(group.score and group.score.is_held is not None for group in groups)
-    judged = JUDGED if is_told else JUDGED[:-1]  # mostly there are too few cases
+    groups = [ScoredGroup(names, score(alike)) for names, alike in named.items()]
+    has_verdict = any(group.score and group.score.holding != "too few cases" for group in groups)
+    judged = JUDGED if has_verdict else JUDGED[:-1]  # mostly there are too few cases
     return tabulate([*_names(parts), *judged], groups, "Each combination", _group_mark)
 
 
 def _names(headings: Iterable[str]) -> list[Column[ScoredGroup]]:
-    def name(i: int) -> Callable[[ScoredGroup], str]:
-        return lambda group: group.names[i]
-
-    return [Column(heading, name(i), left=True) for i, heading in enumerate(headings)]
+    return [
+        attribute("", heading, str, number=lambda group, i=i: group.names[i], left=True)
+        for i, heading in enumerate(headings)
+    ]
 
 
 def _group_mark(group: ScoredGroup) -> str:
