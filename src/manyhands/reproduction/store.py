@@ -1,4 +1,4 @@
-"""The folders of reproductions: the runs that have ended, and which reproduction to go on with."""
+"""The folders of reproductions: create one, read its runs, find the one to resume."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from manyhands.record.store import read_lines, writing_below
 
 
 def open_folder(out: Path, record: ReproductionRecord) -> ReproductionDir:
-    """Make the folder of a new reproduction; one that cannot be written is a user error."""
+    """Create the folder of a new reproduction; raise UserError where it cannot be written."""
     folder = ReproductionDir.new(out, record.asked, *(["quick"] if record.quick else []))
     with writing_below(out):
         folder.write(record.model_copy(update={"id": folder.path.name}))
@@ -17,16 +17,16 @@ def open_folder(out: Path, record: ReproductionRecord) -> ReproductionDir:
 
 
 def read_taken(folder: ReproductionDir) -> list[Taken]:
-    """Return the runs that went well before; one that failed, or whose line was cut off, is run again."""
+    """Return the successful runs; one that failed, or whose line was cut off, is run again."""
     return [run for run in read_lines(folder.taken, Taken, "a run of a reproduction") if not run.failed]
 
 
-def to_resume(out: Path, asked: str, *, quick: bool) -> ReproductionDir:
-    """Return the newest reproduction of this paper that was stopped, if it was begun on this machine."""
-    what = f"reproduction of '{asked}'{' with --quick' if quick else ''}"
+def to_resume(out: Path, number: str, *, quick: bool) -> ReproductionDir:
+    """Return the newest interrupted reproduction of a paper; raise UserError if it was begun on another machine."""
+    what = f"reproduction of '{number}'{' with --quick' if quick else ''}"
     for folder in reversed(ReproductionDir.all_in(out)):
-        record = folder.read_or_none()  # a damaged one is not what is looked for
-        if record and (record.asked, record.quick, record.status) == (asked, quick, "interrupted"):
+        record = folder.read_or_none()  # skips damaged ones
+        if record and (record.asked, record.quick, record.status) == (number, quick, "interrupted"):
             _check_same_machine(record)
             return folder
     raise UserError(f"there is no unfinished {what} under '{out}'; leave --resume out to begin one")

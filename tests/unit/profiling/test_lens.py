@@ -6,7 +6,7 @@ from types import CodeType
 
 import pytest
 
-from manyhands.profiling.functions import file_of, line_of, name_of, plain
+from manyhands.profiling.functions import file_of, line_of, name_of
 from manyhands.profiling.lens import Lens, Pace
 from manyhands.record import Pulse
 
@@ -80,7 +80,7 @@ def looked(ticks: Ticks, pace: Pace, steps: int, interruptions: Callable[[], int
 
 
 def shares(lens: Lens) -> dict[str, float]:
-    found = {code.co_name: f.own.net(lens.toll()) for code, f in lens.tally.functions.items()}
+    found = {code.co_name: f.self_time.net(lens.toll()) for code, f in lens.tally.functions.items()}
     return {name: seconds / sum(found.values()) for name, seconds in found.items() if seconds}
 
 
@@ -122,9 +122,9 @@ def test_where_nearly_all_were_interrupted_none_is_left_out() -> None:
 
 
 def test_many_notes_are_summed_up_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = plain(looked(Ticks(), Pace(0, 3), 40))
+    whole = looked(Ticks(), Pace(0, 3), 40).to_json()
     monkeypatch.setattr("manyhands.profiling.lens.KEPT_NOTES", 20)
-    assert plain(looked(Ticks(), Pace(0, 3), 40)) == whole
+    assert looked(Ticks(), Pace(0, 3), 40).to_json() == whole
 
 
 def test_a_lens_passes_on_and_lets_go_when_the_run_fails() -> None:
@@ -140,7 +140,7 @@ def test_a_lens_passes_on_and_lets_go_when_the_run_fails() -> None:
     assert lens.stop_asked()
     lens.finish()
     assert lens.timed_steps == 0, "a step that has not ended has no time"
-    assert plain(lens)["functions"] == []
+    assert lens.to_json()["functions"] == []
 
 
 def _codes() -> dict[str, CodeType]:
