@@ -11,6 +11,7 @@ between them.
 
 import sys
 import time
+import timeit
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -151,8 +152,11 @@ class Tally:
                 self._last_s = now_s
                 continue
             self._pass(now_s)
-            if what == "call":
-                self._call(code, place)
+            if what == "call" and code in self._pauses:
+                self._deep_in_pause = 1
+            elif what == "call":
+                self.functions[code].starts[place] += 1
+                self._push(code)
             elif what == "return":
                 self._return(code)
             elif self._frames and self._frames[-1].code is code:
@@ -174,13 +178,6 @@ class Tally:
         function.self_time.add_gap(passed_s, native=place is not None)
         if place is not None:
             function.lines[place].add_gap(passed_s, native=True)
-
-    def _call(self, code: CodeType, place: int) -> None:
-        if code in self._pauses:
-            self._deep_in_pause = 1
-            return
-        self.functions[code].starts[place] += 1
-        self._push(code)
 
     def _native(self, what: str, place: int) -> None:
         frame = self._frames[-1]
@@ -214,19 +211,13 @@ def slow_down() -> float:
         pass
 
     before, alone_s, logged_s = sys.getprofile(), [], []
+    loop = timeit.Timer("for i in range(1000): total += i * i", "total = 0")
     try:
         for _ in range(TRIES):  # in turn, so that both have the machine in the same state
             sys.setprofile(None)
-            alone_s.append(_loop_s())
+            alone_s.append(loop.timeit(1))
             sys.setprofile(nothing)
-            logged_s.append(_loop_s())
+            logged_s.append(loop.timeit(1))
     finally:
         sys.setprofile(before)
     return max(1.0, min(logged_s) / min(alone_s))
-
-
-def _loop_s() -> float:
-    begun_s, total = time.perf_counter(), 0
-    for i in range(1000):
-        total += i * i
-    return time.perf_counter() - begun_s

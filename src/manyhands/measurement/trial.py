@@ -2,7 +2,6 @@
 
 import statistics
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -44,7 +43,8 @@ def try_steps(config: RunConfig, ready: Ready, fewest: int = FEWEST) -> Trial:
         replica.apply()
         float(loss)  # waits for a GPU
 
-    took, log = [SLOW_S], CallLog()
+    took: list[float] = []
+    log = CallLog()
     # A model that fails will do so on a rank as well, which is then named.
     with process_settings(config, config.size, facts.cores()), suppress(Exception):
         log.open()
@@ -52,13 +52,9 @@ def try_steps(config: RunConfig, ready: Ready, fewest: int = FEWEST) -> Trial:
             step(0)  # makes its buffers, which takes the longest
         finally:
             notes = log.close()
-        took = [_seconds(step, 1)]
         while len(took) < fewest or (len(took) < MOST and sum(took) < ENOUGH_S):
-            took.append(_seconds(step, 1 + len(took)))
+            begun_s = time.perf_counter()
+            step(1 + len(took))
+            took.append(time.perf_counter() - begun_s)
+    took = took or [SLOW_S]
     return Trial(statistics.mean(took), min(took), len(notes))
-
-
-def _seconds(step: Callable[[int], None], i: int) -> float:
-    begun_s = time.perf_counter()
-    step(i)
-    return time.perf_counter() - begun_s

@@ -42,11 +42,8 @@ class Pace(NamedTuple):
         return step >= self.first and (step - self.first) % self.stride == 0
 
 
-class _TimedStep(NamedTuple):
-    """A step that was timed call by call."""
-
-    notes: list[Note]
-    stack: list[CodeType]
+_TimedStep = tuple[list[Note], list[CodeType]]
+"""The log of a step that was timed call by call, and the functions in which it began."""
 
 
 @final
@@ -116,28 +113,18 @@ class Lens:
             self._sum_up(self._disturbed)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the profile as plain JSON; seconds and calls are sums over the steps timed call by call."""
+        """Return the profile as plain JSON; seconds and calls are sums over the timed steps that are not left out."""
         functions, toll = self.tally.functions.items(), self.toll()
         lines = [row for code, function in functions for row in line_rows(code, function, toll)]
         return {
             "steps": self.steps,
-            "timed_steps": self.timed_steps,
-            "disturbed_steps": self.disturbed_steps,
+            "timed_steps": len(self._spent),
+            "disturbed_steps": len(self._disturbed),
             "plain_step_ms": 1e3 * self.plain_step_s,
             "extra_ms": 1e3 * self.extra_s,
             "functions": [function_row(code, function, toll) for code, function in functions],
             "lines": sorted(lines, key=lambda row: -row["self_s"])[:MOST_LINES],
         }
-
-    @property
-    def timed_steps(self) -> int:
-        """Number of steps in the tally."""
-        return len(self._spent)
-
-    @property
-    def disturbed_steps(self) -> int:
-        """Number of steps timed call by call that are left out of the tally."""
-        return len(self._disturbed)
 
     @property
     def plain_step_s(self) -> float:
@@ -170,21 +157,21 @@ class Lens:
         return Spent().plus(reduce(Spent.plus, calm), 1 / len(calm))
 
     def _end_timed(self) -> None:
-        piece = _TimedStep(self._log.close(), self._stack)
-        pieces = self._calm if self._interruptions() == self._before else self._disturbed
-        pieces.append(piece)
-        if sum(len(kept.notes) for kept in pieces) > KEPT_NOTES:
-            self._sum_up(pieces) if pieces is self._calm else pieces.pop()
+        notes = self._log.close()
+        steps = self._calm if self._interruptions() == self._before else self._disturbed
+        steps.append((notes, self._stack))
+        if sum(len(notes) for notes, _ in steps) > KEPT_NOTES:
+            self._sum_up(steps) if steps is self._calm else steps.pop()
 
-    def _sum_up(self, pieces: list[_TimedStep]) -> None:
-        for notes, stack in pieces:
+    def _sum_up(self, steps: list[_TimedStep]) -> None:
+        for notes, stack in steps:
             # The log begins with the end of our own `at`, and ends with the beginning of the next.
             first = next(i for i, (what, code, _, _) in enumerate(notes) if code is _AT and what == "return")
             last = max(i for i, (what, code, _, _) in enumerate(notes) if code is _AT and what == "call")
             spent = self.tally.add(notes[first + 1 : last], stack, notes[first][3], notes[last][3])
             self._spent.append(spent)
             self._short_gaps.append(_short_gaps(notes))
-        pieces.clear()
+        steps.clear()
 
 
 _AT = Lens.at.__code__

@@ -1,5 +1,6 @@
 """Compare a paper's tables with measurements: published figures, ours beside them, and verdicts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -44,29 +45,25 @@ def compare(paper: Paper, readings: Readings, cores: int) -> ReproducedPaper:
 def _row(table: PaperTable, row: PaperRow, readings: Readings, cores: int) -> ReproducedRow:
     figures = [_figure(column, row, readings, cores) for column in table.columns]
     verdict = row_verdict(figures)
-    workers = max((setting.workers for setting in row.settings), default=1)
-    return ReproducedRow(
-        labels=list(row.labels),
-        figures=figures,
-        verdict=verdict,
-        why=row_why(figures, verdict),
-        workers=workers,
-        oversubscribed=workers > cores,
-        settings=list(dict.fromkeys(setting.key for setting in row.settings)),
-    )
+    return _reproduced(row.labels, figures, (verdict, row_why(figures, verdict)), list(row.settings), cores)
 
 
 def _claim(claim: Claim, readings: Readings, cores: int) -> ReproducedRow:
-    verdict, why = _judge_claim(claim, readings, cores)
-    workers = max(setting.workers for setting in claim.settings)
+    return _reproduced((claim.text,), [], _judge_claim(claim, readings, cores), claim.settings, cores)
+
+
+def _reproduced(
+    labels: Sequence[str], figures: list[PaperFigure], judged: Judged, settings: Sequence[Setting], cores: int
+) -> ReproducedRow:
+    workers = max((setting.workers for setting in settings), default=1)
     return ReproducedRow(
-        labels=[claim.text],
-        figures=[],
-        verdict=verdict,
-        why=why,
+        labels=list(labels),
+        figures=figures,
+        verdict=judged[0],
+        why=judged[1],
         workers=workers,
         oversubscribed=workers > cores,
-        settings=[setting.key for setting in claim.settings],
+        settings=list(dict.fromkeys(setting.key for setting in settings)),
     )
 
 
@@ -87,15 +84,18 @@ def _figure(column: PaperColumn, row: PaperRow, readings: Readings, cores: int) 
     published = row.published.get(column.name)
     setting = row.whole if column.whole else row.timed
     ours, faster = None, None
+    judged: Judged
     if setting is None:
-        verdict, why = ("not judged", row.left) if row.left else ("shown", "")
+        judged = ("not judged", row.left) if row.left else ("shown", "")
     elif missing := _missing(column, row, setting, readings):
-        verdict, why = missing
+        judged = missing
     else:
-        measured = _OurFigure(column, row, setting, readings, cores)
+        cut = "" if column.kind == "count" else readings.cut(setting, speed=column.kind in SPEEDS)
+        measured = _OurFigure(column, row, setting, cut, readings, cores)
         ours = measured.value()
-        faster = measured.faster(ours)
-        verdict, why = measured.judge(ours)
+        judged = measured.judge(published, ours)
+        if published and column.kind == "time" and ours.value > 0 and setting.workers <= cores and not cut:
+            faster = published.low / ours.value
     return PaperFigure(
         column=column.name,
         kind=column.kind,
@@ -105,8 +105,8 @@ def _figure(column: PaperColumn, row: PaperRow, readings: Readings, cores: int) 
         ours=ours,
         decimals=column.decimals,
         faster=faster,
-        verdict=verdict,
-        why=why,
+        verdict=judged[0],
+        why=judged[1],
     )
 
 
@@ -129,17 +129,10 @@ class _OurFigure:
     column: PaperColumn
     row: PaperRow
     setting: Setting
+    cut: str
+    """What `--quick` left out that the figure depends on."""
     readings: Readings
     cores: int
-
-    @property
-    def _published(self) -> Published | None:
-        return self.row.published.get(self.column.name)
-
-    @property
-    def _cut(self) -> str:
-        kind = self.column.kind
-        return "" if kind == "count" else self.readings.cut(self.setting, speed=kind in SPEEDS)
 
     def value(self) -> Interval:
         """Return the median over the repeats, with its interval."""
@@ -149,22 +142,15 @@ class _OurFigure:
         speed_up = self.readings.speed_up(self.setting, self.row.base or self.setting, name)
         return stats.through(stats.improvement_pct, speed_up) if kind == "improvement" else speed_up
 
-    def faster(self, ours: Interval) -> float | None:
-        """Return how many times as long the paper's machine took, where both did the same work."""
-        published = self._published if self.column.kind == "time" else None
-        if not published or ours.value <= 0 or self.setting.workers > self.cores or self._cut:
-            return None
-        return published.low / ours.value
-
-    def judge(self, ours: Interval) -> Judged:
-        """Return verdict and reason."""
-        column, row, published = self.column, self.row, self._published
+    def judge(self, published: Published | None, ours: Interval) -> Judged:
+        """Compare our value with the published one; return verdict and reason."""
+        column, row = self.column, self.row
         if column.kind in SPEEDS and (row.base is None or row.base.key == self.setting.key):
             return "baseline", ""
         if column.kind in SPEEDS and self.setting.workers > self.cores:
             return "oversubscribed", crowded(self.setting, self.cores)
-        if self._cut:
-            return "not judged", f"with --quick: {self._cut}"
+        if self.cut:
+            return "not judged", f"with --quick: {self.cut}"
         if published is None:
             return "shown", ""
         if column.unjudged:

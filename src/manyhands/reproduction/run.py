@@ -12,13 +12,13 @@ from manyhands.launch.environment import outer_world
 from manyhands.machine import facts
 from manyhands.record.owner import own
 from manyhands.record.papers import ReproductionDir, ReproductionRecord, Taken
-from manyhands.record.store import append_lines
+from manyhands.record.store import append_lines, writing_below
 from manyhands.reproduction.base import HostFacts, Paper, Setting
 from manyhands.reproduction.child import take as take_once
 from manyhands.reproduction.compare import compare
 from manyhands.reproduction.papers import papers_of
 from manyhands.reproduction.readings import Readings
-from manyhands.reproduction.store import open_folder, read_taken, to_resume
+from manyhands.reproduction.store import read_taken, to_resume
 from manyhands.reproduction.verdict import RULES
 
 REPEATS, QUICK_REPEATS = 3, 1
@@ -80,7 +80,7 @@ def reproduce(
         check(repeats is None, "a resumed reproduction keeps its repeats; leave --repeats out")
         folder = to_resume(Path(out), number, quick=quick)
     else:
-        folder = open_folder(Path(out), _begin(number, quick, repeats or (QUICK_REPEATS if quick else REPEATS)))
+        folder = _begin(Path(out), number, quick, repeats)
     with own(folder.path, f"reproduction '{folder.path.name}'", observe.say):
         reproduction = _Reproduction(folder, papers, machine, observe, take)
         try:
@@ -112,17 +112,18 @@ def about_s(papers: Iterable[Paper], *, quick: bool, repeats: int) -> float:
     return sum(setting.about_s for _, setting in rounds(plan(papers, quick=quick), repeats))
 
 
-def _begin(number: str, quick: bool, repeats: int) -> ReproductionRecord:
-    words = ["manyhands", "reproduce", number, *(["--quick"] if quick else [])]
-    if repeats != (QUICK_REPEATS if quick else REPEATS):
-        words.append(f"--repeats {repeats}")
-    return ReproductionRecord(
-        id="",
+def _begin(out: Path, number: str, quick: bool, repeats: int | None) -> ReproductionDir:
+    """Create the folder of a new reproduction with a record of no runs; raise UserError where it cannot be written."""
+    usual = QUICK_REPEATS if quick else REPEATS
+    options = (["--quick"] if quick else []) + ([f"--repeats {repeats}"] if repeats not in (None, usual) else [])
+    folder = ReproductionDir.new(out, number, *(["quick"] if quick else []))
+    record = ReproductionRecord(
+        id=folder.path.name,
         status="interrupted",
         asked=number,
         quick=quick,
-        repeats=repeats,
-        command=" ".join(words),
+        repeats=repeats or usual,
+        command=" ".join(["manyhands", "reproduce", number, *options]),
         started=time.strftime("%Y-%m-%d %H:%M:%S"),
         wall_s=0.0,
         papers=[],
@@ -131,6 +132,9 @@ def _begin(number: str, quick: bool, repeats: int) -> ReproductionRecord:
         hardware=facts.hardware(),
         versions=facts.versions(),
     )
+    with writing_below(out):
+        folder.write(record)
+    return folder
 
 
 @final
@@ -142,6 +146,7 @@ class _Reproduction:
     ) -> None:
         self._folder, self._papers, self._machine, self._observe, self._take = folder, papers, machine, observe, take
         self._record = folder.read()
+        self._settings = plan(papers, quick=self._record.quick)
         self._taken = read_taken(folder)
         self._begun = time.perf_counter()
         self._failures: Counter[str] = Counter()
@@ -149,7 +154,7 @@ class _Reproduction:
     def run(self) -> None:
         """Run every setting that has no successful run yet."""
         known = {(run.setting, run.repeat) for run in self._taken}
-        runs = rounds(plan(self._papers, quick=self._record.quick), self._record.repeats)
+        runs = rounds(self._settings, self._record.repeats)
         self._announce(sum((setting.key, repeat) not in known for repeat, setting in runs))
         for i, (repeat, setting) in enumerate(runs):
             if (setting.key, repeat) in known or self._failures[setting.key] >= MAX_FAILURES:
@@ -190,8 +195,8 @@ class _Reproduction:
 
     def _left_s(self, runs: Sequence[tuple[int, Setting]]) -> float:
         """Estimate the time of `runs`: as expected, times how much longer than expected the others took."""
-        by_key = {setting.key: setting for setting in plan(self._papers, quick=self._record.quick)}
-        done = [run for run in self._taken if run.setting in by_key and not run.failed]
-        expected_s = sum(by_key[run.setting].about_s for run in done)
+        expected = {setting.key: setting.about_s for setting in self._settings}
+        done = [run for run in self._taken if run.setting in expected and not run.failed]
+        expected_s = sum(expected[run.setting] for run in done)
         pace = sum(run.took_s for run in done) / expected_s if expected_s else 1.0
         return pace * sum(setting.about_s for _, setting in runs)

@@ -1,19 +1,11 @@
-"""The folders of reproductions: create one, read its runs, find the one to resume."""
+"""The folders of reproductions: read the runs of one, find the one to resume."""
 
 from pathlib import Path
 
 from manyhands.errors import UserError, check
 from manyhands.machine import facts
-from manyhands.record.papers import ReproductionDir, ReproductionRecord, Taken
-from manyhands.record.store import read_lines, writing_below
-
-
-def open_folder(out: Path, record: ReproductionRecord) -> ReproductionDir:
-    """Create the folder of a new reproduction; raise UserError where it cannot be written."""
-    folder = ReproductionDir.new(out, record.asked, *(["quick"] if record.quick else []))
-    with writing_below(out):
-        folder.write(record.model_copy(update={"id": folder.path.name}))
-    return folder
+from manyhands.record.papers import ReproductionDir, Taken
+from manyhands.record.store import read_lines
 
 
 def read_taken(folder: ReproductionDir) -> list[Taken]:
@@ -27,16 +19,12 @@ def to_resume(out: Path, number: str, *, quick: bool) -> ReproductionDir:
     for folder in reversed(ReproductionDir.all_in(out)):
         record = folder.read_or_none()  # skips damaged ones
         if record and (record.asked, record.quick, record.status) == (number, quick, "interrupted"):
-            _check_same_machine(record)
+            here = facts.hardware()
+            check(
+                all(record.hardware.get(name) == here[name] for name in ("host", "cpu", "cores", "gpus")),
+                f"reproduction '{record.id}' was begun on {record.hardware.get('host')} with "
+                f"{record.hardware.get('cores')} cores; times of two machines cannot be mixed, "
+                "so leave --resume out to begin a new one",
+            )
             return folder
     raise UserError(f"there is no unfinished {what} under '{out}'; leave --resume out to begin one")
-
-
-def _check_same_machine(record: ReproductionRecord) -> None:
-    here = facts.hardware()
-    same = all(record.hardware.get(name) == here[name] for name in ("host", "cpu", "cores", "gpus"))
-    check(
-        same,
-        f"reproduction '{record.id}' was begun on {record.hardware.get('host')} with {record.hardware.get('cores')} "
-        f"cores; times of two machines cannot be mixed, so leave --resume out to begin a new one",
-    )

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from manyhands import tasks
 from manyhands.errors import UserError, check
@@ -17,18 +17,12 @@ from manyhands.scaling.observer import SweepObserver
 from manyhands.scaling.request import SweepRequest
 
 
-def check_nothing_given(options: Mapping[str, Any]) -> None:
-    """Raise UserError where an option would change a resumed sweep."""
-    for name, value in options.items():
-        check(value is None, f"a resumed sweep keeps what it was asked for; leave --{name.replace('_', '-')} out")
-
-
-def marks_of(request: SweepRequest) -> dict[str, str]:
+def blocked_cells(request: SweepRequest) -> dict[str, str]:
     """Return the reasons why cells cannot run, by the cells' keys."""
     task = tasks.load(request.task)
-    marks = {cell.key: reason for cell in make_cells(request) if (reason := why_not(request, cell, task))}
-    check_not_all(request, marks)
-    return marks
+    blocked = {cell.key: reason for cell in make_cells(request) if (reason := why_not(request, cell, task))}
+    check_not_all(request, blocked)
+    return blocked
 
 
 def check_not_all(request: SweepRequest, reasons: Mapping[str, str]) -> None:
@@ -50,10 +44,10 @@ def set_clock(clock: Clock, request: SweepRequest) -> float:
 
 
 def within_budget(
-    request: SweepRequest, marks: Mapping[str, str], start_s: float, clock: Clock, observe: SweepObserver
+    request: SweepRequest, blocked: Mapping[str, str], start_s: float, clock: Clock, observe: SweepObserver
 ) -> SweepRequest:
     """Raise UserError where not every cell can run once within the budget, unless the user agrees to exceed it."""
-    cells = [cell for cell in make_cells(request) if cell.key not in marks]
+    cells = [cell for cell in make_cells(request) if cell.key not in blocked]
     takes_s = least_s(cells, start_s, request.step_s)
     if request.over_budget or takes_s <= clock.left_s:
         return request

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from manyhands import launch, sync
 from manyhands.config import as_toml, read_toml, sentence_of
 from manyhands.errors import UserError, check
-from manyhands.launch.environment import outer_world
 from manyhands.machine import facts
 from manyhands.measurement.budget import parse_duration
 from manyhands.measurement.trial import try_steps
@@ -21,7 +20,7 @@ from manyhands.run import preflight
 from manyhands.scaling.defaults import BELONG_TO_CELLS, BUDGET, SET_BY_SWEEP, THREADS
 from manyhands.spec import cut_list
 from manyhands.tasks import Task, load
-from manyhands.tasks.load import check_not_importing, spec_of
+from manyhands.tasks.load import spec_of
 
 Count = Annotated[int, Field(ge=1)]
 AtLeast0 = Annotated[int, Field(ge=0)]
@@ -107,33 +106,32 @@ OPTIONS_OF_SWEEP = (*LISTS, "threads", "budget", "over_budget", "steps", "epochs
 """A user's options of the sweep; all others are settings of its runs."""
 
 
-def check_may_start() -> None:
-    """Raise UserError inside another run."""
-    check_not_importing()
-    check(outer_world() is None, "a sweep starts its own workers; run it without mpiexec, srun or torchrun")
-
-
 def ask(kind: Kind, name: str, options: Mapping[str, Any]) -> SweepRequest:
     """Return the request for a sweep of the task `name`, with defaults filled in; raise UserError for a bad one."""
     task = load(name)
     given = {key: value for key, value in options.items() if value is not None}
     settings = {"blas_threads": 1, **{key: value for key, value in given.items() if key not in OPTIONS_OF_SWEEP}}
-    _check_settings(settings)
+    for option in (name for name in settings if name in SET_BY_SWEEP):
+        hint = f"use --{BELONG_TO_CELLS[option].replace('_', '-')}" if option in BELONG_TO_CELLS else "leave it out"
+        raise UserError(f"a sweep sets {option.replace('_', '-')} itself; {hint}")
     base = resolve(name, {**settings, "engine": "serial"}, task)
-    request = _make(
-        {
-            "kind": kind,
-            "task": base.task,
-            "command": command_of(kind, name, given),
-            "started": time.strftime("%Y-%m-%d %H:%M:%S"),
-            "workers": powers_of_two(facts.cores()),
-            "batch_sizes": [base.batch_size],
-            "replicate": base.replicate,
-            "own_epochs": base.epochs,
-            "options": settings,
-            **{key: value for key, value in given.items() if key in OPTIONS_OF_SWEEP},
-        }
-    )
+    values = {
+        "kind": kind,
+        "task": base.task,
+        "command": command_of(kind, name, given),
+        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "workers": powers_of_two(facts.cores()),
+        "batch_sizes": [base.batch_size],
+        "replicate": base.replicate,
+        "own_epochs": base.epochs,
+        "options": settings,
+        **{key: value for key, value in given.items() if key in OPTIONS_OF_SWEEP},
+    }
+    try:
+        request = SweepRequest.model_validate(values)
+    except ValidationError as error:
+        words = {"batch_sizes": "must be whole numbers of at least 1, or 'full'"}
+        raise UserError(sentence_of(error, words)) from None
     _check_choices(request, given)
     return request.model_copy(update={**_try(request, task), **({} if request.needs_pilot else {"budget": ""})})
 
@@ -166,23 +164,6 @@ def command_of(kind: str, task: str, given: Mapping[str, Any]) -> str:
             many = value if isinstance(value, list | tuple) else [value]
             words += [f"--{dashed}", ",".join(map(str, many))]
     return shlex.join(words)
-
-
-def _make(values: Mapping[str, Any]) -> SweepRequest:
-    try:
-        return SweepRequest.model_validate(values)
-    except ValidationError as error:
-        words = {"batch_sizes": "must be whole numbers of at least 1, or 'full'"}
-        raise UserError(sentence_of(error, words)) from None
-
-
-def _check_settings(settings: Mapping[str, Any]) -> None:
-    """Raise UserError for a setting of a run that a sweep sets itself."""
-    for name in settings:
-        if name in SET_BY_SWEEP:
-            dashed = name.replace("_", "-")
-            hint = f"use --{BELONG_TO_CELLS[name].replace('_', '-')}" if name in BELONG_TO_CELLS else "leave it out"
-            raise UserError(f"a sweep sets {dashed} itself; {hint}")
 
 
 def _check_choices(request: SweepRequest, given: Mapping[str, Any]) -> None:

@@ -7,41 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, final
 
-from manyhands.errors import UserError
+from manyhands.errors import UserError, check
+from manyhands.launch.environment import outer_world
 from manyhands.machine import facts
 from manyhands.machine.load import CoreMeter
-from manyhands.measurement.budget import (
-    MAX_REPEATS,
-    MIN_REPEATS,
-    Clock,
-    Pilot,
-    RunLength,
-    around_pilot,
-    choose,
-    fitting,
-    steps_of_pilot,
-)
+from manyhands.measurement import budget
+from manyhands.measurement.budget import Clock, Pilot, RunLength
 from manyhands.measurement.measure import TOO_LONG, measure
 from manyhands.record import Cell, Measure, SweepDir, SweepRecord, write_atomically
 from manyhands.record.owner import own
 from manyhands.record.store import append_lines
 from manyhands.record.texts import count
+from manyhands.scaling import checks
 from manyhands.scaling.analysis.analyse import analyse
 from manyhands.scaling.cells import make_cells, num_steps, own_steps, run_options
-from manyhands.scaling.checks import (
-    check_not_all,
-    check_nothing_given,
-    ended_by_signals,
-    marks_of,
-    say_if_busy,
-    set_clock,
-    within_budget,
-)
 from manyhands.scaling.defaults import check_kind
 from manyhands.scaling.observer import NOBODY, PILOT, SweepObserver, SweepPulse
-from manyhands.scaling.request import SweepRequest, ask, check_may_start, spec_of_task
+from manyhands.scaling.request import SweepRequest, ask, spec_of_task
 from manyhands.scaling.store import open_sweep, read_measures, sweep_to_resume
 from manyhands.tasks import Task
+from manyhands.tasks.load import check_not_importing
 
 PILOT_TIMEOUT_S = 600.0
 TIMEOUT_S = 3600.0
@@ -90,22 +75,24 @@ def sweep(
     The budget counts from when the command was given, `spent_s` ago.
     """
     clock, cores = Clock(spent_s=spent_s), CoreMeter()
-    check_may_start()
+    check_not_importing()
+    check(outer_world() is None, "a sweep starts its own workers; run it without mpiexec, srun or torchrun")
     if resume:
-        check_nothing_given(options)
+        for option, value in options.items():
+            check(value is None, f"a resumed sweep keeps what it was asked for; leave --{option.replace('_', '-')} out")
         name = resume if isinstance(resume, str) else ""
         folder = sweep_to_resume(out, check_kind(kind), spec_of_task(task), name)
         request = SweepRequest.from_toml(folder.toml)
-        marks = marks_of(request)
-        set_clock(clock, request)
+        blocked = checks.blocked_cells(request)
+        checks.set_clock(clock, request)
     else:
         request = ask(check_kind(kind), spec_of_task(task), options)
-        marks = marks_of(request)
-        request = within_budget(request, marks, set_clock(clock, request), clock, observe)
+        blocked = checks.blocked_cells(request)
+        request = checks.within_budget(request, blocked, checks.set_clock(clock, request), clock, observe)
         folder = open_sweep(out, request)
-    with own(folder.path, f"sweep '{folder.path.name}'", observe.say), ended_by_signals():
-        say_if_busy(cores, request, observe)
-        running = _Sweep(folder, request, marks, observe, clock)
+    with own(folder.path, f"sweep '{folder.path.name}'", observe.say), checks.ended_by_signals():
+        checks.say_if_busy(cores, request, observe)
+        running = _Sweep(folder, request, blocked, observe, clock)
         try:
             running.run()
         except KeyboardInterrupt:
@@ -118,12 +105,12 @@ class _Sweep:
     """A sweep in progress, new or resumed."""
 
     def __init__(
-        self, folder: SweepDir, request: SweepRequest, marks: Mapping[str, str], observe: SweepObserver, clock: Clock
+        self, folder: SweepDir, request: SweepRequest, blocked: Mapping[str, str], observe: SweepObserver, clock: Clock
     ) -> None:
         self._folder, self._request, self._observe, self._clock = folder, request, observe, clock
         self._cells = make_cells(request)
         self._measures = read_measures(folder)
-        self._marks = marks
+        self._blocked = blocked
         self._pilot_folder = folder.path / "pilot"
         self._warned: set[str] = set()
         self._failures: Counter[str] = Counter()
@@ -139,7 +126,7 @@ class _Sweep:
     def run(self) -> None:
         """Run every cell that has not been run yet."""
         try:
-            self._mark()
+            self._keep_blocked()
             if self._request.needs_pilot:
                 self._choose(self._pilot())
             self._repeat()
@@ -156,16 +143,15 @@ class _Sweep:
                 if (cell.key, repeat) in done or self._failures[cell.key] >= MAX_FAILURES:
                     continue
                 if not self._has_time(cell):
-                    self._notes.append(
-                        f"--budget {self._request.budget} ended the sweep in repeat {repeat + 1} of {planned}"
-                    )
+                    ended = f"ended the sweep in repeat {repeat + 1} of {planned}"
+                    self._notes.append(f"--budget {self._request.budget} {ended}")
                     return
                 repeats, num_done = self._request.repeats, repeat * len(cells) + i
                 left_s = self._left_s(repeat, cells[i:])
                 pulse = SweepPulse(cell, repeat, repeats, num_done, repeats * len(cells), left_s)
                 self._keep(self._measured(pulse, num_steps(self._request, cell), self._folder.runs))
             repeat += 1
-            fit = fitting([self._takes_s.get(cell.key, 0.0) for cell in cells], self._clock.left_s)
+            fit = budget.fitting([self._takes_s.get(cell.key, 0.0) for cell in cells], self._clock.left_s)
             self._request = self._request.model_copy(update={"repeats": min(self._request.repeats, repeat + fit)})
         if repeat < planned:
             self._notes.append(f"--budget {self._request.budget} had time for {repeat} of {count(planned, 'repeat')}")
@@ -184,13 +170,9 @@ class _Sweep:
         analysis = analyse(request.kind, cells, measures, facts.cores())
         record = SweepRecord(
             id=self._folder.path.name,
-            kind=request.kind,
             status=status,
-            task=request.task,
-            command=request.command,
-            started=request.started,
+            **request.model_dump(include={"kind", "task", "command", "started", "repeats", "budget"}),
             wall_s=self._wall_before_s + self._clock.elapsed_s,
-            repeats=request.repeats,
             steps=num_steps(request, cells[0]),
             cells=cells,
             measures=measures,
@@ -198,7 +180,6 @@ class _Sweep:
             warnings=list(dict.fromkeys(sentence for run in measures for sentence in run.warnings)),
             hardware=facts.hardware(),
             versions=facts.versions(),
-            budget=request.budget,
             notes=self._notes,
         )
         self._folder.write(record)
@@ -206,18 +187,18 @@ class _Sweep:
 
     def _round(self, repeat: int) -> list[Cell]:
         """Return the cells in the order of a repeat: every second one backwards, to vary which cell follows which."""
-        cells = [cell for cell in self._cells if cell.key not in self._marks]
+        cells = [cell for cell in self._cells if cell.key not in self._blocked]
         return cells if repeat % 2 == 0 else cells[::-1]
 
     def _pilot(self) -> dict[str, Pilot]:
         """Run every cell briefly, to measure how long runs take; probes come last, since a sweep can do without."""
         cells = sorted(self._round(0), key=lambda cell: cell.role == "probe")
-        pilots, reasons = dict[str, Pilot](), dict(self._marks)
+        pilots, reasons = dict[str, Pilot](), dict(self._blocked)
         for i, cell in enumerate(cells):
             begun_s = self._clock.now()
             pulse = SweepPulse(cell, PILOT, self._request.repeats, i, len(cells), max(0.0, self._clock.left_s))
             if self._has_time(cell, at_least_s=min((p.fixed_s for p in pilots.values()), default=0.0)):
-                run = self._measured(pulse, steps_of_pilot(self._request.step_s), self._pilot_folder)
+                run = self._measured(pulse, budget.steps_of_pilot(self._request.step_s), self._pilot_folder)
             else:
                 run = Measure(cell=cell.key, repeat=PILOT, failed=f"left out: {self._used_up}")
             self._pilot_runs.append(run)
@@ -227,7 +208,7 @@ class _Sweep:
             else:
                 pilots[cell.key] = _pilot_of(run, self._clock.now() - begun_s)
         try:
-            check_not_all(self._request, reasons)
+            checks.check_not_all(self._request, reasons)
         except UserError:
             shutil.rmtree(self._folder.path, ignore_errors=True)  # there is nothing to resume
             raise
@@ -251,15 +232,16 @@ class _Sweep:
         request, left_s, timings = self._request, self._clock.left_s, list(pilots.values())
         choice: RunLength | None
         if request.steps or request.epochs:  # only the repeats are left to choose
-            fit = fitting(list(self._expected_s(pilots).values()), left_s)
-            choice = RunLength(request.steps, min(request.repeats or MAX_REPEATS, fit)) if fit else None
+            fit = budget.fitting(list(self._expected_s(pilots).values()), left_s)
+            choice = RunLength(request.steps, min(request.repeats or budget.MAX_REPEATS, fit)) if fit else None
         else:
-            choice = choose(timings, left_s, own_steps=own_steps(request), repeats=request.repeats)
+            choice = budget.choose(timings, left_s, own_steps=own_steps(request), repeats=request.repeats)
         if choice is None:
-            choice = around_pilot(timings, left_s, steps=steps_of_pilot(request.step_s), repeats=request.repeats)
-        self._say_what_is_less(choice)
-        steps = {"epochs": 0, "steps": choice.steps} if choice.steps else {}
-        self._request = request.model_copy(update={**steps, "repeats": choice.repeats})
+            steps = budget.steps_of_pilot(request.step_s)
+            choice = budget.around_pilot(timings, left_s, steps=steps, repeats=request.repeats)
+        self._note_shortfall(choice)
+        chosen = {"epochs": 0, "steps": choice.steps} if choice.steps else {}
+        self._request = request.model_copy(update={**chosen, "repeats": choice.repeats})
         self._takes_s = self._expected_s(pilots)
         if choice.counts_pilot:
             self._adopt()
@@ -270,7 +252,7 @@ class _Sweep:
         cells = {cell.key: cell for cell in self._cells}
         return {key: pilot.takes_s(num_steps(self._request, cells[key])) for key, pilot in pilots.items()}
 
-    def _say_what_is_less(self, choice: RunLength) -> None:
+    def _note_shortfall(self, choice: RunLength) -> None:
         """Note where the budget allows fewer steps or repeats than requested, or than intervals need."""
         request, had = self._request, f"--budget {self._request.budget} had time for"
         repeats, noted = count(choice.repeats, "repeat"), len(self._notes)
@@ -279,8 +261,8 @@ class _Sweep:
             self._notes.append(f"{had} {choice.steps} steps of each run instead of {whole}")
         if request.repeats > choice.repeats:
             self._notes.append(f"{had} {repeats} instead of {request.repeats}")
-        elif not request.repeats and choice.repeats < MIN_REPEATS:
-            self._notes.append(f"{had} {repeats}; intervals need {MIN_REPEATS}, so there are none")
+        elif not request.repeats and choice.repeats < budget.MIN_REPEATS:
+            self._notes.append(f"{had} {repeats}; intervals need {budget.MIN_REPEATS}, so there are none")
         for note in self._notes[noted:]:
             self._observe.say(note)
 
@@ -305,10 +287,10 @@ class _Sweep:
             self._notes.append(f"{count(len(left), 'cell')} had time for a pilot of {left[0].steps} steps alone")
         self._adopt(without=known)
 
-    def _mark(self) -> None:
-        """Store why cells cannot run."""
+    def _keep_blocked(self) -> None:
+        """Store a failed run, with the reason, for each cell that cannot run."""
         known = {run.cell for run in self._measures}
-        for key, reason in self._marks.items():
+        for key, reason in self._blocked.items():
             if key not in known:
                 self._keep(Measure(cell=key, repeat=0, failed=reason))
 
@@ -321,7 +303,10 @@ class _Sweep:
         timeout_s = patience_s if self._in_free_pilot else min(patience_s, max(0.0, self._clock.left_s))
         run = measure(self._request.task, options, out, timeout_s=timeout_s, cell=cell.key, repeat=pulse.repeat)
         took_s = self._clock.now() - begun_s
-        self._warn(run)
+        for sentence in run.warnings:
+            if sentence not in self._warned:
+                self._warned.add(sentence)
+                self._observe.say(f"warning: {sentence}")
         if run.failed and timeout_s < patience_s and took_s >= timeout_s:
             run = run.model_copy(update={"failed": f"ended after {took_s:.0f} s: {self._used_up}"})
         self._learn(run, took_s)
@@ -332,13 +317,6 @@ class _Sweep:
     def _keep(self, run: Measure) -> None:
         self._measures.append(run)
         append_lines(self._folder.measures, [run])
-
-    def _warn(self, run: Measure) -> None:
-        """Pass the warnings of a run's record to the user, each once."""
-        for sentence in run.warnings:
-            if sentence not in self._warned:
-                self._observe.say(f"warning: {sentence}")
-        self._warned.update(run.warnings)
 
     def _learn(self, run: Measure, took_s: float) -> None:
         """Count consecutive failures, and store how long a run takes."""

@@ -49,7 +49,11 @@ def test_time_is_the_innermost_functions_own_and_part_of_all_around(time: Time) 
         inner()
 
     found = time.profile(outer)
-    assert (found["inner"].self_time.net(FREE), found["inner"].total_time.net(FREE), found["inner"].calls) == (10, 10, 2)
+    assert (found["inner"].self_time.net(FREE), found["inner"].total_time.net(FREE), found["inner"].calls) == (
+        10,
+        10,
+        2,
+    )
     assert (found["outer"].self_time.net(FREE), found["outer"].total_time.net(FREE), found["outer"].calls) == (2, 12, 1)
 
 
@@ -164,7 +168,9 @@ def test_a_piece_may_begin_and_end_deep_inside(time: Time) -> None:
     work()
     notes = stack.pop()
     tally.add(notes, [work.__code__, begin.__code__], 100, time.now() - 100)
-    found = {code.co_name: (f.self_time.net(FREE), f.total_time.net(FREE), f.calls) for code, f in tally.functions.items()}
+    found = {
+        code.co_name: (f.self_time.net(FREE), f.total_time.net(FREE), f.calls) for code, f in tally.functions.items()
+    }
     assert found["work"] == (4, 7, 0)
     assert found["begin"] == (1, 1, 0)
     assert found["end"] == (2, 2, 1)

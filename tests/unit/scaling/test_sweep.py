@@ -32,7 +32,7 @@ Scale = Callable[..., SweepRecord]
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMeasure:
     fake = FakeMeasure()
     monkeypatch.setattr(sweep, "measure", fake)
-    monkeypatch.setattr(sweep, "say_if_busy", lambda *_: None)
+    monkeypatch.setattr(sweep_checks, "say_if_busy", lambda *_: None)
     return fake
 
 

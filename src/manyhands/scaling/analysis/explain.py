@@ -29,11 +29,14 @@ def _finding(measured: Measured, row: Row, rows: list[Row], fits: list[Fit]) -> 
     name = cell_names(other.cell for other in rows)[row.cell.key]
     baseline = measured.baseline(row.cell)
     alone = next((other for other in rows if other.cell == baseline), None)
+    finding = Finding(row=row.cell.key, headline=f"{name}: {row.failed}", parts=[], sentences=[], remedies=[])
     if row.samples_per_s is None:
-        return _bare(row, f"{name}: {row.failed}")
+        return finding
     if row.efficiency is None or alone is None:
-        rate = f"{row.samples_per_s.value:,.0f} samples/s"
-        return _bare(row, f"{name}: {rate}, with no speed-up to tell", _why_no_speed_up(row, alone))
+        why = f": {alone.failed.rstrip('.')}" if alone else ""
+        finding.headline = f"{name}: {row.samples_per_s.value:,.0f} samples/s, with no speed-up to tell"
+        finding.sentences = [f"There is no run of one worker alone to compare {count(row.repeats, 'run')} with{why}."]
+        return finding
     loss = Loss(measured, row, alone)
     disturbance = _disturbance(loss)
     return Finding(
@@ -56,15 +59,6 @@ def _disturbance(loss: Loss) -> list[str]:
         f"{text[0].upper()}{text[1:]} while this was measured{beside}: what follows, communication and waiting above "
         "all, holds time in which a worker had no core; measure again on a quiet machine."
     ]
-
-
-def _bare(row: Row, headline: str, *sentences: str) -> Finding:
-    return Finding(row=row.cell.key, headline=headline, parts=[], sentences=list(sentences), remedies=[])
-
-
-def _why_no_speed_up(row: Row, alone: Row | None) -> str:
-    why = f": {alone.failed.rstrip('.')}" if alone else ""
-    return f"There is no run of one worker alone to compare {count(row.repeats, 'run')} with{why}."
 
 
 def _headline(kind: Kind, row: Row) -> str:

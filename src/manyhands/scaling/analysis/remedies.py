@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from functools import cache
 from math import ceil, inf
-from typing import NamedTuple
 
 from manyhands import launch, spec, sync
 from manyhands.errors import UserError
@@ -60,9 +59,8 @@ def _strategy(
     """Return the remedy of the strategy `text`: as measured, with whatever options, else as predicted."""
     name = spec.parse(text)[0]
     tried = [row for row in rows if spec.parse(row.cell.sync)[0] == name and row.cell == _but(loss, sync=row.cell.sync)]
-    best = _best(loss, tried)
-    if best:
-        return _remedy(cause, what, best.gain, f"--sync {best.row.cell.sync}", note)
+    if best := _fastest(loss, tried):
+        return _remedy(cause, what, best[1], f"--sync {best[0].cell.sync}", note)
     return _remedy(cause, what, (about, _gain_pct(loss, loss.step_ms - saved_ms)), f"--sync {text}", note)
 
 
@@ -72,9 +70,9 @@ def _larger_batch(loss: Loss, rows: list[Row]) -> Iterator[Remedy]:
         return
     batch = 2 * loss.batch
     step_ms = loss.step_ms + (1 - _start_share(loss)) * (loss.row.compute_ms + loss.row.wait_ms)
-    best = _best(loss, [row for row in rows if row.cell == _but(loss, batch_size=batch)])
+    best = _fastest(loss, [row for row in rows if row.cell == _but(loss, batch_size=batch)])
     what, note = f"Take twice the batch, {batch:,} samples", "fewer and larger steps, which changes the mathematics"
-    gain = best.gain if best else ("about", _gain_pct(loss, step_ms, work=2.0))
+    gain = best[1] if best else ("about", _gain_pct(loss, step_ms, work=2.0))
     yield _remedy(_larger(loss, "comm", "serial", "small-batch"), what, gain, f"--batch-size {batch}", note)
 
 
@@ -110,9 +108,9 @@ def _fewer_workers(loss: Loss, rows: list[Row], fits: list[Fit]) -> Iterator[Rem
         same_series = row.cell.role == "cell" and row.cell.series == cell.series and row.cell.size < cell.size
         if same_series and measured.baseline(row.cell) == loss.alone.cell:
             tried.append(row)
-    best = _best(loss, tried)
-    if best:
-        yield _remedy(cause, f"Take {count(best.row.cell.size, 'worker')}", best.gain, _worker_options(best.row.cell))
+    if best := _fastest(loss, tried):
+        fastest, gain = best
+        yield _remedy(cause, f"Take {count(fastest.cell.size, 'worker')}", gain, _worker_options(fastest.cell))
     fitting = (measured.cores - (loss.ranks - cell.size)) // cell.threads * cell.threads
     if loss.row.oversubscribed and fitting >= 1 and fitting not in {row.cell.size for row in tried}:
         what = f"Take {count(fitting, 'worker')}, as many as there are cores for"
@@ -139,10 +137,10 @@ def _processes(loss: Loss, rows: list[Row]) -> Iterator[Remedy]:
     if loss.cell.engine != "threads":
         return
     what = "Take processes instead of threads"
-    best = _best(loss, [row for engine in sorted(PROCESSES) for row in rows if row.cell == _but(loss, engine=engine)])
-    if best:
+    tried = [row for engine in sorted(PROCESSES) for row in rows if row.cell == _but(loss, engine=engine)]
+    if best := _fastest(loss, tried):
         causes = [cause for cause in loss.parts if not loss.row.oversubscribed or cause not in ("comm", "wait")]
-        yield _remedy(_larger(loss, *causes), what, best.gain, f"--engine {best.row.cell.engine}")
+        yield _remedy(_larger(loss, *causes), what, best[1], f"--engine {best[0].cell.engine}")
     elif _can_run("mpi", loss.cell.sync) and not loss.is_unclear:
         gain = _gain_pct(loss, loss.step_ms * (1 - loss.parts["memory"] / 100))
         yield _remedy("memory", what, ("at most", gain), "--engine mpi", "if their exchanges cost no more")
@@ -159,21 +157,14 @@ def _more_machines(loss: Loss) -> Iterator[Remedy]:
     yield _remedy(_larger(loss, "memory", "oversubscription"), what, gain, hosts, note)
 
 
-class FastestTried(NamedTuple):
-    """The fastest of some rows of the sweep."""
-
-    row: Row
-    gain: Interval
-    """Percent more samples/s than the row to improve, paired by repeats."""
-
-
-def _best(loss: Loss, tried: list[Row]) -> FastestTried | None:
-    base, candidates = rates(loss.measured, loss.cell), []
+def _fastest(loss: Loss, tried: list[Row]) -> tuple[Row, Interval] | None:
+    """Return the fastest of some rows, and its gain in percent over the row to improve, paired by repeats."""
+    base, gains = rates(loss.measured, loss.cell), []
     for row in tried:
         if row.repeats:
             ratio = median(paired(rates(loss.measured, row.cell), base))
-            candidates.append(FastestTried(row, through(lambda value: (value - 1) * 100, ratio)))
-    return max(candidates, key=lambda best: best.gain.value, default=None)
+            gains.append((row, through(lambda value: (value - 1) * 100, ratio)))
+    return max(gains, key=lambda gain: gain[1].value, default=None)
 
 
 def _remedy(cause: Cause, what: str, gain: Interval | tuple[str, float], command: str, note: str = "") -> Remedy:
