@@ -141,7 +141,7 @@ def too_short(budget: str, clock: Clock, cells: Sequence[Cell], takes_s: float) 
     compared = sum(cell.role != "probe" for cell in cells)
     enough = plain_duration(ROOMY * (clock.elapsed_s + takes_s + clock.reserve_s))
     return (
-        f"the least that says anything, each of {compared} cells once, takes about {duration(takes_s)}, and "
-        f"{duration(max(0.0, clock.left_s))} are left for it of --budget {budget}; "
-        f"give --budget {enough}, fewer cells, or --over-budget to take the time it needs"
+        f"one run of each of {compared} cells takes about {duration(takes_s)}, but only "
+        f"{duration(max(0.0, clock.left_s))} are left of --budget {budget}; "
+        f"give --budget {enough}, fewer cells, or --over-budget to exceed it"
     )

@@ -62,7 +62,7 @@ def profile(
     check_not_importing()
     loaded = tasks.load(task) if isinstance(task, str) else task
     config = resolve(task if isinstance(task, str) else name_of(task), options, loaded)
-    check(config.engine != "sim", "a profile is of real time, of which engine sim has none; choose another engine")
+    check(config.engine != "sim", "a profile measures real time, which engine sim does not have; choose another engine")
     accept(config)
     launcher, meter = launch.make(config.engine), CoreMeter()
     launcher.check(config)

@@ -117,7 +117,7 @@ def _missing(column: PaperColumn, row: PaperRow, setting: Setting, readings: Rea
         if missing := readings.missing(needed):
             return missing
         if name not in readings.medians(needed):
-            return "not judged", f"no run told '{name}'"
+            return "not judged", f"no run has a value '{name}'"
     return None
 
 

@@ -82,7 +82,7 @@ class SweepRequest(BaseModel):
         try:
             return SweepRequest.model_validate(read_toml(path))
         except ValidationError:
-            raise UserError(f"'{path}' is damaged: it does not tell what a sweep was asked for") from None
+            raise UserError(f"'{path}' is damaged: it is no request for a sweep") from None
 
     @field_validator(*LISTS, mode="before")
     @classmethod

@@ -79,7 +79,7 @@ def sweep(
     check(outer_world() is None, "a sweep starts its own workers; run it without mpiexec, srun or torchrun")
     if resume:
         for option, value in options.items():
-            check(value is None, f"a resumed sweep keeps what it was asked for; leave --{option.replace('_', '-')} out")
+            check(value is None, f"a resumed sweep keeps its options; leave --{option.replace('_', '-')} out")
         name = resume if isinstance(resume, str) else ""
         folder = sweep_to_resume(out, check_kind(kind), spec_of_task(task), name)
         request = SweepRequest.from_toml(folder.toml)
