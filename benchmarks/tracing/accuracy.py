@@ -108,7 +108,7 @@ def _profiled(steps: int) -> dict[str, float]:
         lens.close()
     lens.finish()
     toll = lens.toll()
-    found = {code.co_name: function.whole.net(toll) for code, function in lens.tally.functions.items()}
+    found = {code.co_name: function.total_time.net(toll) for code, function in lens.tally.functions.items()}
     return _shares({name: found[name] for name in PIECES})
 
 

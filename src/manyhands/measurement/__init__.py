@@ -3,8 +3,8 @@
 | file | does |
 | --- | --- |
 | `measure` | one run in a process of its own |
-| `trial` | some steps in this process, to see how long one takes |
-| `calls` | a log of every call that a thread makes, and the sum for each function |
-| `budget` | what fits into the time that a command may take |
+| `trial` | some steps in this process, to measure how long one takes |
+| `calls` | a log of every call that a thread makes, and the time of each function |
+| `budget` | the steps and repeats that fit into a time budget |
 | `stats` | medians with confidence intervals, and the figures of scaling |
 """

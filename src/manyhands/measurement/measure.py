@@ -1,4 +1,4 @@
-"""One run in a process of its own, so that a rank that dies or memory that runs out never takes a sweep down."""
+"""Run a command in a process of its own, so that a crashed rank or a lack of memory does not end a sweep."""
 
 import contextlib
 import signal
@@ -7,63 +7,81 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+from manyhands.errors import UserError
 from manyhands.launch.signals.interrupt import die_with_parent
 from manyhands.machine.energy import EnergyMeter
 from manyhands.machine.load import CoreMeter, others_of
 from manyhands.record import Measure, RunDir, RunRecord
 
-SAYS = "manyhands: "
-"""How a line on stderr begins that says why a command failed."""
+PREFIX = "manyhands: "
+"""How the line on stderr begins that says why a command failed."""
 TOO_LONG = "and was ended"
-"""How the reason of a run ends that took too long."""
+"""How the reason of a run ends that exceeded its time limit."""
 STOP_GRACE_S = 5.0
 """How long a run may take to end its ranks by itself before all its processes are killed."""
 SECOND_SIGNAL_S = 0.3
-"""SIGTERM asks a run to finish its step, SIGINT after that to stop at once; Python must see them one by one."""
+"""Delay between SIGTERM, which asks a run to finish its step, and SIGINT, which stops it at once: Python must see two
+separate signals."""
+KEPT = {
+    *("batch_size", "steps", "steps_per_epoch", "read_s", "eval_s", "total_s"),
+    *("test_loss", "test_accuracy", "warnings", "others"),
+}
+"""Fields of a run's record that a `Measure` keeps as they are."""
+
+Record = TypeVar("Record", bound=BaseModel)
 
 
 def measure(
     task: str, options: Mapping[str, Any], out: Path, *, timeout_s: float, cell: str = "", repeat: int = 0
 ) -> Measure:
-    """Train once with the options of `manyhands train`; a run that fails is a `Measure` that says why.
+    """Train once with the options of `manyhands train`; a failed run returns a `Measure` with the reason.
 
     The run's folder, without the weights, stays in `out`.
     """
     meter, cores = EnergyMeter(), CoreMeter(children=True)
     try:
-        status, stdout, stderr = run_command(_command(task, options, out), timeout_s)
-    except subprocess.TimeoutExpired:
-        return Measure(cell=cell, repeat=repeat, failed=f"took longer than {timeout_s:.0f} s {TOO_LONG}")
-    except OSError as error:
-        return Measure(cell=cell, repeat=repeat, failed=f"could not be started: {error.strerror}")
+        record = run_for_record("train", task, options, out, RunRecord, timeout_s=timeout_s)
+    except UserError as error:
+        return Measure(cell=cell, repeat=repeat, failed=str(error))
     energy_j = meter.joules()
-    if status != 0:
-        return Measure(cell=cell, repeat=repeat, failed=reason_of(status, stderr))
-    try:
-        record = RunRecord.model_validate_json(stdout)
-    except ValidationError:
-        return Measure(cell=cell, repeat=repeat, failed="ended without a record that can be read")
     RunDir(out / record.id).model.unlink(missing_ok=True)  # a sweep is not for keeping weights
-    found = figures(record)
-    if found.others is None:  # too short a run to tell, but its process took longer
-        found.others = others_of([cores.read(len(record.ranks) * max(1, record.blas_threads)).to_json()])
-    return found.model_copy(
+    run = figures(record)
+    if run.others is None:  # the run was too short to tell, but its process took longer
+        run.others = others_of([cores.read(len(record.ranks) * max(1, record.blas_threads)).to_json()])
+    return run.model_copy(
         update={"cell": cell, "repeat": repeat, "run": f"{out.name}/{record.id}", "energy_j": energy_j}
     )
 
 
-def _command(task: str, options: Mapping[str, Any], out: Path) -> list[str]:
-    words = [option_word(name, value) for name, value in options.items() if value is not None]
-    return [sys.executable, "-m", "manyhands", "train", task, *words, "--json", f"--out={out}"]
+def run_for_record(
+    command: str, task: str, options: Mapping[str, Any], out: Path, kind: type[Record], *, timeout_s: float
+) -> Record:
+    """Run a manyhands command in a process of its own, and return its record; raise UserError with why it failed."""
+    try:
+        status, stdout, stderr = run_command(_command(command, task, options, out), timeout_s)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"took longer than {timeout_s:.0f} s {TOO_LONG}") from None
+    except OSError as error:
+        raise UserError(f"could not be started: {error.strerror}") from None
+    if status != 0:
+        raise UserError(reason_of(status, stderr))
+    try:
+        return kind.model_validate_json(stdout)
+    except ValidationError:
+        raise UserError("ended without a record that can be read") from None
 
 
-def option_word(name: str, value: Any) -> str:
-    """Return the word of a command line that gives the option `name` this value."""
+def _command(command: str, task: str, options: Mapping[str, Any], out: Path) -> list[str]:
+    words = [_option_word(name, value) for name, value in options.items() if value is not None]
+    return [sys.executable, "-m", "manyhands", command, task, *words, "--json", f"--out={out}"]
+
+
+def _option_word(name: str, value: Any) -> str:
     dashed = name.replace("_", "-")
     if isinstance(value, bool):
         return f"--{dashed}" if value else f"--no-{dashed}"
@@ -71,7 +89,7 @@ def option_word(name: str, value: Any) -> str:
 
 
 def run_command(command: list[str], timeout_s: float) -> tuple[int, str, str]:
-    """Run a command to its end, or until the time is up or Ctrl-C is pressed; leave no process of its behind."""
+    """Return exit status, stdout and stderr of a command; no process of it survives a time-out or Ctrl-C."""
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -92,7 +110,7 @@ def run_command(command: list[str], timeout_s: float) -> tuple[int, str, str]:
 
 
 def _end(child: "subprocess.Popen[str]") -> None:
-    """Ask a run to stop, then kill it, and what it has started."""
+    """Ask a run to stop, then kill it and all its descendants."""
     started = _descendants(child.pid)
     try:
         for number, grace_s in ((signal.SIGTERM, SECOND_SIGNAL_S), (signal.SIGINT, STOP_GRACE_S)):
@@ -115,11 +133,11 @@ def _descendants(pid: int) -> list[psutil.Process]:
 
 
 def reason_of(status: int, stderr: str) -> str:
-    """Say in one sentence why a run ended with this status."""
+    """Say in one sentence why a run ended with this exit status."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    said = [line.removeprefix(SAYS) for line in lines if line.startswith(SAYS)]
-    if said:
-        sentence = said[-1]
+    messages = [line.removeprefix(PREFIX) for line in lines if line.startswith(PREFIX)]
+    if messages:
+        sentence = messages[-1]
     elif status < 0:
         sentence = f"killed by signal {-status}"
     else:
@@ -129,29 +147,16 @@ def reason_of(status: int, stderr: str) -> str:
 
 
 def figures(record: RunRecord) -> Measure:
-    """Return what a sweep keeps of a run."""
+    """Return the figures of a run that a sweep keeps."""
     steps = max(1, record.steps)
     return Measure(
         cell="",
         repeat=0,
         hosts=len({rank.host for rank in record.ranks}),
-        batch_size=record.batch_size,
-        steps=record.steps,
-        steps_per_epoch=record.steps_per_epoch,
-        step_ms=record.steady.step_ms,
-        compute_ms=record.steady.compute_ms,
-        serial_ms=record.steady.serial_ms,
-        comm_ms=record.steady.comm_ms,
-        wait_ms=record.steady.wait_ms,
-        read_s=record.read_s,
-        eval_s=record.eval_s,
-        total_s=record.total_s,
         bytes_per_step=record.bytes_sent / steps,
         messages_per_step=record.messages / steps,
         train_loss=record.train_loss[-1],
-        test_loss=record.test_loss,
-        test_accuracy=record.test_accuracy,
         max_rss_bytes=max(rank.max_rss_bytes for rank in record.ranks),
-        warnings=record.warnings,
-        others=record.others,
+        **record.model_dump(include=KEPT),
+        **record.steady.model_dump(exclude={"steps"}),
     )

@@ -1,8 +1,7 @@
-"""Try some steps of one worker in this process, to see how long one takes and how much there is to note of it."""
+"""Try some steps of one worker in this process, to measure the time and the number of calls of a step."""
 
 import statistics
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -15,26 +14,26 @@ from manyhands.training.plan import Plan
 from manyhands.training.step import compute_gradients
 
 ENOUGH_S = 0.4
-"""Time to spend on these steps, within reason."""
+"""Time to spend on the trial steps."""
 FEWEST, MOST = 3, 200
-"""Steps that count, unless told otherwise."""
+"""Bounds of the number of timed steps."""
 SLOW_S = 0.1
-"""What a step takes of which nothing is known."""
+"""Assumed time of a step that could not be tried."""
 
 
 class Trial(NamedTuple):
-    """What the steps were like."""
+    """The cost of a step."""
 
     step_s: float
-    """The mean."""
+    """Mean time."""
     least_s: float
-    """The shortest, which others that use the machine have disturbed the least."""
+    """Shortest time: the step that other programs disturbed the least."""
     notes: int
-    """What a log of all calls would hold of one."""
+    """Events that a `CallLog` holds of one step."""
 
 
 def try_steps(config: RunConfig, ready: Ready, fewest: int = FEWEST) -> Trial:
-    """Make steps of the first worker's share of a batch, alone, with nothing exchanged; `fewest` of long ones."""
+    """Time steps of rank 0's share of a batch, without communication: at least `fewest`, more where they are short."""
     replica = ready.replica
     plan = Plan(config, ready.data.to(replica.params.device).train, 0, config.size)
     batches = plan.batches(0)
@@ -44,7 +43,8 @@ def try_steps(config: RunConfig, ready: Ready, fewest: int = FEWEST) -> Trial:
         replica.apply()
         float(loss)  # waits for a GPU
 
-    took, log = [SLOW_S], CallLog()
+    took: list[float] = []
+    log = CallLog()
     # A model that fails will do so on a rank as well, which is then named.
     with process_settings(config, config.size, facts.cores()), suppress(Exception):
         log.open()
@@ -52,13 +52,9 @@ def try_steps(config: RunConfig, ready: Ready, fewest: int = FEWEST) -> Trial:
             step(0)  # makes its buffers, which takes the longest
         finally:
             notes = log.close()
-        took = [_seconds(step, 1)]
         while len(took) < fewest or (len(took) < MOST and sum(took) < ENOUGH_S):
-            took.append(_seconds(step, 1 + len(took)))
+            begun_s = time.perf_counter()
+            step(1 + len(took))
+            took.append(time.perf_counter() - begun_s)
+    took = took or [SLOW_S]
     return Trial(statistics.mean(took), min(took), len(notes))
-
-
-def _seconds(step: Callable[[int], None], i: int) -> float:
-    begun_s = time.perf_counter()
-    step(i)
-    return time.perf_counter() - begun_s

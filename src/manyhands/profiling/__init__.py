@@ -3,7 +3,7 @@
 | file | does |
 | --- | --- |
 | `profile` | from the request to the record |
-| `lens` | times some steps of a rank call by call |
-| `functions` | names of functions, as people know them |
+| `lens` | time some steps of a rank call by call |
+| `functions` | names, files and lines of functions |
 | `defaults` | what the command line must know before torch is imported |
 """

@@ -1,6 +1,6 @@
-"""Defaults of a profile. Imported by the command line before torch is."""
+"""Defaults of a profile, which the command line imports before torch."""
 
 PROFILE_S = 4.0
-"""How long the steps of a profile take together, if neither steps nor epochs were asked for."""
+"""Total time of the steps of a profile, if neither steps nor epochs are given."""
 TRACE = 20
-"""Steps in a profile's timeline, if not asked for otherwise: fewer in a short run."""
+"""Steps in a profile's timeline, unless given; fewer in a short run."""

@@ -1,4 +1,4 @@
-"""Profile a run: train for a few seconds, and tell on every rank which functions took the time (papers/000)."""
+"""Profile a run: train for a few seconds, and list on every rank the functions that took the time (papers/000)."""
 
 import itertools
 import json
@@ -17,15 +17,7 @@ from manyhands.machine.load import CoreMeter
 from manyhands.measurement.trial import Trial, try_steps
 from manyhands.profiling.defaults import PROFILE_S, TRACE
 from manyhands.profiling.lens import Pace, profile_rank
-from manyhands.record import (
-    FunctionRow,
-    LineRow,
-    ProfileRecord,
-    RankProfile,
-    RunDir,
-    RunRecord,
-    new_id,
-)
+from manyhands.record import FunctionRow, LineRow, ProfileRecord, RankProfile, RunDir, RunRecord, new_id
 from manyhands.record.store import write_record
 from manyhands.request import resolve
 from manyhands.run import ignore, opened, try_step
@@ -36,17 +28,22 @@ from manyhands.training.meter import WARM_UP
 from manyhands.training.plan import Plan
 
 COST = 0.01
-"""The share of a run that timing may add."""
+"""Share of a run's time that timing may add."""
 NOTE_S = 1e-6
-"""What a note of a call costs at the most: 0.2 µs in a tight loop, more where caches are full of other things."""
+"""Upper bound of the cost of logging one event: 0.2 µs in a tight loop, more with cold caches."""
 FEWEST, MOST = 50, 20_000
-"""Steps that a profile chooses by itself."""
+"""Bounds of the steps that a profile chooses by itself."""
 FEWEST_TIMED = 10
-"""A short run is timed more often than the cost allows, until it has so many timed steps."""
+"""Timed steps that a short run gets in any case, even if that exceeds `COST`."""
 LEAST_STRIDE = 3
-"""The steps between two timed ones tell what the timing costs."""
+"""Least distance of two timed steps; the steps between them tell what timing costs."""
 FEWEST_AFTER = 2 * LEAST_STRIDE + 1
-"""Steps after the warm-up and those drawn, so that two of them can be timed."""
+"""Steps that must follow the warm-up and the traced ones, so that two of them can be timed."""
+FACTS_OF_RUN = {
+    *("id", "status", "task", "engine", "sync", "workers", "threads"),
+    *("batch_size", "device", "parameters", "steps", "others"),
+}
+"""Fields that a profile's record has in common with the run's."""
 
 
 @sharing_failures()
@@ -63,16 +60,16 @@ def profile(
     >>> record = profile("mlp", engine="mpi", workers=2)  # doctest: +SKIP
     """
     check_not_importing()
-    own = tasks.load(task) if isinstance(task, str) else task
-    config = resolve(task if isinstance(task, str) else name_of(task), options, own)
-    check(config.engine != "sim", "a profile is of real time, of which engine sim has none; choose another engine")
+    loaded = tasks.load(task) if isinstance(task, str) else task
+    config = resolve(task if isinstance(task, str) else name_of(task), options, loaded)
+    check(config.engine != "sim", "a profile measures real time, which engine sim does not have; choose another engine")
     accept(config)
     launcher, meter = launch.make(config.engine), CoreMeter()
     launcher.check(config)
-    launcher.agree("")  # ranks that were started from outside meet before one reads much data
-    ready = try_step(config, own)
+    launcher.agree("")  # wait for ranks that were started from outside, before one reads much data
+    ready = try_step(config, loaded)
     config = with_chosen_threads(config, ready.data, ready.replica, meter)
-    # Each process of an mpiexec from outside has tried its own steps; the first one's decide for all.
+    # Each process of an outer mpiexec has tried steps of its own; those of the first decide for all.
     tried = Trial(*json.loads(launcher.agree(json.dumps(try_steps(config, ready)))))
     config = _with_length(config, tried, options)
     plan = Plan(config, ready.data.train, 0, config.size)
@@ -80,16 +77,16 @@ def profile(
     sync.make(config.sync).check_run(config, plan.steps, plan.steps_per_epoch)
     run = RunDir(Path(out) / launcher.agree(new_id(config)))
     with opened(run, config, launcher):
-        job = Job(config, run, task=own, data=ready.data, read_s=ready.read_s, extra=pace._asdict())
-        found = launcher.launch(profile_rank, job, observe)[0]["ranks"]
-        record = _record(plan, run, found)
+        job = Job(config, run, task=loaded, data=ready.data, read_s=ready.read_s, extra=pace._asdict())
+        ranks = launcher.launch(profile_rank, job, observe)[0]["ranks"]
+        record = _record(plan, run, ranks)
         if launcher.leads:
             write_record(run.profile, record)
     return record
 
 
 def _with_length(config: RunConfig, tried: Trial, options: dict[str, Any]) -> RunConfig:
-    """Choose the steps, and how many of them to draw, where the user did not."""
+    """Choose the number of steps and of traced steps, where the user did not."""
     if not options.get("steps") and options.get("epochs") is None:
         steps = min(MOST, max(FEWEST, round(PROFILE_S / tried.step_s)))
         config = config.model_copy(update={"steps": steps})
@@ -100,7 +97,7 @@ def _with_length(config: RunConfig, tried: Trial, options: dict[str, Any]) -> Ru
 
 
 def pace_of(config: RunConfig, steps: int, tried: Trial) -> Pace:
-    """Choose which steps to time call by call: as many as the cost allows, after the warm-up and those drawn."""
+    """Choose the steps to time call by call: as many as `COST` allows, after the warm-up and the traced ones."""
     first = WARM_UP + config.trace
     left = steps - first
     traced = f", {config.trace} are traced" if config.trace else ""
@@ -109,83 +106,65 @@ def pace_of(config: RunConfig, steps: int, tried: Trial) -> Pace:
         f"a profile of {steps} steps is too short: {WARM_UP} warm up{traced}, and at least {FEWEST_AFTER} must follow; "
         f"give --steps {first + FEWEST_AFTER} or more",
     )
-    # Threads of one process note one after the other, since they share the interpreter's lock.
+    # Threads of one process log one after the other, since they share the interpreter's lock.
     sharing = config.workers if config.engine == "threads" else config.threads
     wanted = sharing * tried.notes * NOTE_S / (COST * tried.least_s)
     return Pace(first, _prime_from(max(LEAST_STRIDE, min(wanted, left / FEWEST_TIMED))))
 
 
 def _prime_from(number: float) -> int:
-    """Return the least prime from here on, so that what happens every second, or eighth, step is timed as often."""
-    candidates = (n for n in itertools.count(max(2, round(number))) if all(n % d for d in range(2, int(n**0.5) + 1)))
-    return next(candidates)
+    """Return the next prime, so that work done every second, or eighth, step is timed in the same proportion."""
+    return next(n for n in itertools.count(max(2, round(number))) if all(n % d for d in range(2, int(n**0.5) + 1)))
 
 
-def _record(plan: Plan, run: RunDir, found: Sequence[dict[str, Any]]) -> ProfileRecord:
-    """Put the ranks' profiles together; the first rank's record tells of the run."""
-    whole = RunRecord.model_validate(found[0]["record"])
-    each = plan.steps_per_epoch * plan.config.eval_every
+def _record(plan: Plan, run: RunDir, ranks: Sequence[dict[str, Any]]) -> ProfileRecord:
+    """Join the profiles of all ranks; the facts of the run are those in the record of rank 0."""
+    record = RunRecord.model_validate(ranks[0]["record"])
+    steps_per_evaluation = plan.steps_per_epoch * plan.config.eval_every
     return ProfileRecord(
-        id=whole.id,
-        status=whole.status,
-        task=whole.task,
-        engine=whole.engine,
-        sync=whole.sync,
-        workers=whole.workers,
-        threads=whole.threads,
-        batch_size=whole.batch_size,
-        device=whole.device,
-        parameters=whole.parameters,
-        steps=whole.steps,
-        evaluations=-(-whole.steps // each),
-        steps_per_evaluation=each,
+        **record.model_dump(include=FACTS_OF_RUN),
+        evaluations=-(-record.steps // steps_per_evaluation),
+        steps_per_evaluation=steps_per_evaluation,
         trace=run.trace.name if plan.config.trace else "",
-        others=whole.others,
         ranks=[
-            _rank(whole, rank, own["record"] if rank < plan.config.size else {}, own["profile"])
-            for rank, own in enumerate(found)
+            _rank(record, rank, result["record"] if rank < plan.config.size else {}, result["profile"])
+            for rank, result in enumerate(ranks)
         ],
         hardware=facts.hardware(),
         versions=facts.versions(),
     )
 
 
-def _rank(whole: RunRecord, rank: int, own: dict[str, Any], seen: dict[str, Any]) -> RankProfile:
-    """Scale what was seen in the timed steps to the rank's whole loop; a server has no record of its own."""
-    spent = whole.ranks[rank]
+def _rank(record: RunRecord, rank: int, worker: dict[str, Any], profile: dict[str, Any]) -> RankProfile:
+    """Scale a rank's profile from the timed steps to its whole loop; `worker` is its record, empty for a server."""
+    spent = record.ranks[rank]
     loop_s = spent.compute_s + spent.comm_s + spent.wait_s
-    read_s, eval_s, total_s = (float(own.get(name, 0.0)) for name in ("read_s", "eval_s", "total_s"))
+    read_s, eval_s, total_s = (float(worker.get(name, 0.0)) for name in ("read_s", "eval_s", "total_s"))
     rest_s = max(0.0, total_s - read_s - eval_s - loop_s)
-    seen_s = sum(function["self_s"] for function in seen["functions"])
-    longer = loop_s / seen_s if seen_s else 0.0
-    more = seen["steps"] / max(1, seen["timed_steps"])
+    timed_s = sum(function["self_s"] for function in profile["functions"])
+    longer = loop_s / timed_s if timed_s else 0.0
+    more = profile["steps"] / max(1, profile["timed_steps"])
     percent = 100 / max(loop_s + read_s + eval_s + rest_s, 1e-9)
 
     def scaled(row: dict[str, Any]) -> dict[str, Any]:
         times: dict[str, float] = {key: row[key] * longer for key in ("self_s", "total_s") if key in row}
         return {**row, **times, "calls": round(row["calls"] * more), "share_pct": times["self_s"] * percent}
 
-    functions = [FunctionRow(**scaled(row)) for row in seen["functions"]]
-    lines = [LineRow(**scaled(row)) for row in seen["lines"]]
+    functions = [FunctionRow(**scaled(row)) for row in profile["functions"]]
+    lines = [LineRow(**scaled(row)) for row in profile["lines"]]
+    extra_ms = profile["extra_ms"] * (profile["timed_steps"] + profile["disturbed_steps"])
+    rows = {
+        "functions": sorted(functions, key=lambda row: -row.self_s),
+        "lines": sorted(lines, key=lambda row: -row.self_s),
+    }
     return RankProfile(
         rank=rank,
         role=spent.role,
         host=spent.host,
-        steps=seen["steps"],
-        timed_steps=seen["timed_steps"],
-        disturbed_steps=seen["disturbed_steps"],
-        plain_step_ms=seen["plain_step_ms"],
-        extra_ms=seen["extra_ms"],
-        cost_pct=_cost_pct(seen),
+        cost_pct=100 * extra_ms / max(1e-9, profile["plain_step_ms"] * profile["steps"]),
         loop_s=loop_s,
         read_s=read_s,
         eval_s=eval_s,
         rest_s=rest_s,
-        functions=sorted(functions, key=lambda row: -row.self_s),
-        lines=sorted(lines, key=lambda row: -row.self_s),
+        **profile | rows,
     )
-
-
-def _cost_pct(seen: dict[str, Any]) -> float:
-    timed = seen["timed_steps"] + seen["disturbed_steps"]
-    return float(100 * seen["extra_ms"] * timed / max(1e-9, seen["plain_step_ms"] * seen["steps"]))

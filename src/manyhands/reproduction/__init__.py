@@ -2,11 +2,11 @@
 
 | file | does |
 | --- | --- |
-| `papers/` | one file for each paper: its published tables, and what of ours stands beside each figure |
-| `base` | what a paper is made of |
+| `papers/` | one file for each paper: its published tables, and the setting of ours for each figure |
+| `base` | the parts of a paper's table |
 | `run` | from the request to the record |
 | `child` | one measurement, in a process of its own |
-| `readings` | the figures, from runs |
-| `compare`, `verdict`, `lost` | our tables beside theirs, and how they compare |
+| `readings` | measured values by setting |
+| `compare`, `verdict` | our tables beside theirs; the rules of comparison |
 | `store` | the folders of reproductions |
 """

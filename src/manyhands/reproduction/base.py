@@ -1,9 +1,8 @@
-"""What a paper's table is made of: rows of published figures, and the setting of ours that stands beside each."""
+"""The parts of a paper's table: rows of published figures, and the setting of ours to compare each with."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final
 
 from manyhands.record.papers import FigureKind
@@ -14,10 +13,15 @@ NUMBER = re.compile(r"[-−]?\d[\d,]*(?:\.\d+)?")
 @final
 @dataclass(frozen=True)
 class HostFacts:
-    """What decides which rows can be measured here."""
+    """The hardware that decides which rows can be measured here."""
 
     cores: int
     gpus: int = 0
+
+    @property
+    def lacks_gpu(self) -> str:
+        """Why nothing can be run on a GPU; empty where there is one."""
+        return "" if self.gpus else "needs a GPU, and torch sees none here"
 
 
 @final
@@ -29,38 +33,33 @@ class Published:
     low: float
     high: float
 
-    @property
-    def is_range(self) -> bool:
-        """Whether the paper gives the width of what it expects."""
-        return self.low < self.high
-
 
 def printed(text: str) -> Published:
-    """Read a figure as it is printed: `43.67`, `9,511.66`, `2.5–3.5`, `about 10`."""
+    """Parse a figure as it is printed: `43.67`, `9,511.66`, `2.5–3.5`, `about 10`."""
     numbers = [float(n.replace(",", "").replace("−", "-")) for n in NUMBER.findall(text)]
     assert 1 <= len(numbers) <= 2, f"'{text}' is neither a number nor a range"
     return Published(text, min(numbers), max(numbers))
 
 
 def derived(value: float, decimals: int = 2, text: str = "") -> Published:
-    """Return a figure that the paper does not print but that follows from those it does."""
+    """Return a figure that the paper does not print, computed from figures that it does."""
     return Published(text or f"{value:.{decimals}f}", value, value)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How ours is run: a command of manyhands, and what `--quick` changes about it."""
+    """A run of ours: a command of manyhands with its options, and what `--quick` changes about them."""
 
     task: str
     options: Mapping[str, Any]
     command: Literal["train", "crossval", "profile"] = "train"
     work_s: float
-    """About how long its training takes on 2 cores; only to tell beforehand how long all will take."""
+    """Estimated training time on 2 cores, only to announce the total time."""
     once: bool = False
-    """Whether one run will do: for what does not depend on how busy the machine is."""
+    """Whether one run is enough: for figures that do not depend on how busy the machine is."""
     quick: Mapping[str, Any] | None = field(default_factory=dict)
-    """Options that `--quick` changes; None leaves the whole setting out."""
+    """Options, and `work_s`, that `--quick` changes; None leaves the whole setting out."""
     smaller: str = ""
     """What `--quick` leaves out of the data, in words; nothing is then judged."""
     shorter: str = ""
@@ -68,13 +67,13 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """A name that no other setting has: its command line."""
+        """The unique name of the setting: its command line."""
         words = (f"{name.replace('_', '-')}={value}" for name, value in sorted(self.options.items()))
         return " ".join([self.command, self.task, *words])
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """A short name for people."""
         given = self.options
         engine, workers = given.get("engine", "serial"), given.get("workers", 1)
         parts = [
@@ -95,87 +94,95 @@ class Setting:
 
     @property
     def workers(self) -> int:
-        """Workers that compute at once in the paper, each on a core of its own: threads, processes, or nodes."""
+        """Workers that compute at once in the paper, each on its own core: threads, processes, or nodes."""
         return int(self.options.get("nodes") or self.options.get("workers", 1) * self.threads)
 
     @property
     def about_s(self) -> float:
-        """About how long a run takes on 2 cores, with starting its processes."""
+        """Estimated time of a run on 2 cores, with starting its processes."""
         alone = self.options.get("engine", "serial") in ("serial", "threads")
         return 3.0 + (0.0 if alone else 0.8 * self.options.get("workers", 1)) + self.work_s
 
     def shortened(self) -> "Setting | None":
-        """Return what `--quick` runs instead; None where it runs nothing."""
+        """Return the setting that `--quick` runs instead; None where it runs nothing."""
         if self.quick is None:
             return None
-        work_s = self.quick.get("work_s", self.work_s)
-        changed = {name: value for name, value in self.quick.items() if name != "work_s"}
-        return Setting(
-            task=self.task,
-            command=self.command,
-            options={name: v for name, v in {**self.options, **changed}.items() if v is not None},
-            work_s=work_s,
-            once=self.once,
-            smaller=self.smaller,
-            shorter=self.shorter,
-        )
+        changes = {"work_s": self.work_s, **self.quick}
+        return replace(self, work_s=changes.pop("work_s"), options={**self.options, **changes}, quick={})
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PaperColumn:
-    """A column of figures, and which of ours stands beside them."""
+    """A column of figures, and the value of our runs to compare them with."""
 
     name: str
     kind: FigureKind
     of: str
-    """The value of a run that it is made from; `{}` stands for the row's part."""
-    whole: bool = False
-    """Whether that is a value of the row's whole training, rather than of its timed steps."""
-    scale: float = 1.0
-    decimals: int = 2
-    unjudged: str = ""
-    """Why figures of this column cannot be compared, though there are some."""
+    """The name of a run's value; `{}` stands for the row's `part`."""
+    whole: bool = field(default=False, kw_only=True)
+    """Whether the value is of the row's `whole` training, rather than of its `timed` steps."""
+    scale: float = field(default=1.0, kw_only=True)
+    decimals: int = field(default=2, kw_only=True)
+    unjudged: str = field(default="", kw_only=True)
+    """Why published figures of this column are shown but not judged."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class PaperRow:
-    """A row: what the paper says by column, and what of ours is run for it."""
+    """A row: the published figures by column, and what is run for them."""
 
     labels: tuple[str, ...]
     published: Mapping[str, Published] = field(default_factory=dict)
     timed: Setting | None = None
-    """What is run for its times, and speed-ups."""
+    """The run for its times and speed-ups."""
     base: Setting | None = None
-    """What its speed-up is held against; the row of which it is `timed` is the baseline."""
+    """The run that its speed-up is relative to; the row whose `timed` it is, is the baseline."""
     whole: Setting | None = None
-    """What is run for its accuracy and loss, where that takes longer."""
+    """The run for its accuracy and loss, where that takes longer."""
     part: str = ""
-    """What of the run it is about, such as a function, where not all of it."""
+    """The part of the run that the row is about, such as a function, if not all of it."""
     left: str = ""
     """Why nothing is run for it."""
     note: str = ""
-    """What explains a figure that differs, if not where the time went."""
+    """Why a figure may differ, if not because of where the time went."""
 
     @property
     def settings(self) -> Iterator[Setting]:
-        """What is run for it."""
+        """All runs that the row needs."""
         return (setting for setting in (self.base, self.timed, self.whole) if setting)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class PaperTable:
-    """A table or, where the paper has only a picture, what its text says about it."""
+    """A table or, where the paper has only a picture, the figures that its text gives."""
 
     name: str
     title: str
     headings: tuple[str, ...]
-    """Of the labels."""
+    """The headings of the labels."""
     columns: tuple[PaperColumn, ...]
     rows: tuple[PaperRow, ...]
     notes: tuple[str, ...] = ()
+
+
+EPOCH_AND_SPEED_UP = (
+    PaperColumn("epoch s", "time", "epoch_s", decimals=3),
+    PaperColumn("speed-up", "speed-up", "epoch_s"),
+)
+
+
+def parameters_table(name: str, text: str, setting: Setting) -> PaperTable:
+    """Return a table of one figure: the number of the network's parameters."""
+    return PaperTable(
+        name=name,
+        title="parameters of the network",
+        headings=("layer",),
+        columns=(PaperColumn("parameters", "count", "parameters", decimals=0),),
+        rows=(PaperRow(labels=("total",), published={"parameters": printed(text)}, timed=setting),),
+    )
 
 
 Values = Mapping[str, float]
@@ -185,22 +192,22 @@ Values = Mapping[str, float]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A sentence of the paper that measurements can bear out."""
+    """A sentence of the paper that measurements can confirm."""
 
     text: str
     settings: tuple[Setting, ...]
     holds: Callable[[list[Values]], tuple[bool, str]]
-    """Tells from the values of the settings, in their order, whether it holds, and by which figures."""
+    """Return whether the claim holds, and the figures that show it, from the values of the settings in their order."""
     speed: bool = False
-    """Whether it is about time, of which crowded runs say nothing."""
+    """Whether it is about time, which runs of more workers than cores cannot confirm."""
     otherwise: Literal["not", "better"] = "not"
-    """What it is if it does not hold: a harm that ours does not suffer is better."""
+    """The verdict if it does not hold: a disadvantage that ours does not have is better."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """A paper: what it is about, and what of it is rebuilt."""
+    """A paper: its subject, and the tables and claims that are reproduced."""
 
     number: str
     title: str
@@ -211,8 +218,10 @@ class Paper:
     tables: tuple[PaperTable, ...]
     claims: tuple[Claim, ...] = ()
 
-    def settings(self) -> dict[str, Setting]:
-        """Return everything to run, each once, by its key."""
-        of_rows = (s for table in self.tables for row in table.rows for s in row.settings)
-        of_claims = (s for claim in self.claims for s in claim.settings)
-        return {setting.key: setting for setting in chain(of_rows, of_claims)}
+    def settings(self) -> Iterator[Setting]:
+        """Yield all runs that the paper needs; one may come several times."""
+        for table in self.tables:
+            for row in table.rows:
+                yield from row.settings
+        for claim in self.claims:
+            yield from claim.settings

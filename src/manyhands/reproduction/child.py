@@ -1,84 +1,63 @@
 """One run of a setting in a process of its own, and the figures that it gave."""
 
 import shutil
-import sys
 import time
 from collections import defaultdict
 from pathlib import Path
-from subprocess import TimeoutExpired
-
-from pydantic import ValidationError
+from typing import Any
 
 from manyhands.crossval import CrossvalRecord
-from manyhands.measurement.measure import measure, option_word, reason_of, run_command
-from manyhands.record import Measure, ProfileRecord, RunDir
+from manyhands.errors import UserError
+from manyhands.measurement.measure import measure, run_for_record
+from manyhands.record import ProfileRecord, RunDir
 from manyhands.record.papers import ReproductionDir, Taken
 from manyhands.reproduction.base import Setting
 
 PATIENCE = 20.0
 """How many times as long as expected a run may take."""
-TOO_SHORT_S = 300.0
+LEAST_TIMEOUT_S = 300.0
 
 
 def take(setting: Setting, folder: ReproductionDir, repeat: int) -> Taken:
-    """Run a setting once; a run that fails says why."""
+    """Run a setting once; a failed run is a `Taken` that says why."""
     begun = time.perf_counter()
-    found = _train(setting, folder) if setting.command == "train" else _other(setting, folder)
-    took_s = time.perf_counter() - begun
-    return found.model_copy(update={"setting": setting.key, "repeat": repeat, "took_s": took_s})
-
-
-def _train(setting: Setting, folder: ReproductionDir) -> Taken:
-    found = measure(setting.task, setting.options, folder.runs, timeout_s=_timeout_s(setting), cell=setting.key)
-    if found.failed:
-        return _failed(found.failed)
-    record = RunDir(folder.path / found.run).read_or_none()
-    parameters = {"parameters": float(record.parameters)} if record else {}
-    return Taken(setting="", repeat=0, run=found.run, values=_values(found) | parameters)
-
-
-def _values(found: Measure) -> dict[str, float]:
-    step_s = found.step_ms / 1e3
-    numbers = {name: float(v) for name, v in found if isinstance(v, int | float)}
-    return numbers | {"step_s": step_s, "epoch_s": found.steps_per_epoch * step_s}
-
-
-def _other(setting: Setting, folder: ReproductionDir) -> Taken:
-    """Run a command other than `train`, and read the record that it prints."""
-    words = [option_word(name, value) for name, value in setting.options.items()]
-    task = [setting.command, setting.task]
-    command = [sys.executable, "-m", "manyhands", *task, *words, "--json", f"--out={folder.runs}"]
+    run = {"train": _train, "crossval": _crossval, "profile": _profile}[setting.command]
+    result: dict[str, Any]
     try:
-        status, stdout, stderr = run_command(command, _timeout_s(setting))
-    except TimeoutExpired:
-        return _failed(f"took longer than {_timeout_s(setting):.0f} s and was ended")
-    if status != 0:
-        return _failed(reason_of(status, stderr))
-    try:
-        run, values = _profile(stdout) if setting.command == "profile" else _crossval(stdout)
-    except ValidationError:
-        return _failed("ended without a record that can be read")
-    _drop_models(folder.runs / run)
-    return Taken(setting="", repeat=0, run=f"{folder.runs.name}/{run}", values=values)
+        name, values = run(setting, folder)
+        result = {"run": f"{folder.runs.name}/{name}", "values": values}
+    except UserError as error:
+        result = {"failed": str(error)}
+    return Taken(setting=setting.key, repeat=repeat, took_s=time.perf_counter() - begun, **result)
 
 
-def _crossval(text: str) -> tuple[str, dict[str, float]]:
-    record = CrossvalRecord.model_validate_json(text)
-    held = record.hold_out
-    values = {
-        "accuracy": record.accuracy,
-        "loss": record.loss,
-        "total_s": record.total_s,
-        "wall_s": record.wall_s,
-        "longest_node_s": record.longest_node_s,
-    }
-    averaged = {"hold_out_accuracy": held.accuracy, "train_accuracy": held.train_accuracy} if held else {}
-    return record.id, values | averaged
+def _train(setting: Setting, folder: ReproductionDir) -> tuple[str, dict[str, float]]:
+    run = measure(setting.task, setting.options, folder.runs, timeout_s=_timeout_s(setting), cell=setting.key)
+    if run.failed:
+        raise UserError(run.failed)
+    step_s = run.step_ms / 1e3
+    values = {name: float(value) for name, value in run if isinstance(value, int | float)}
+    values |= {"step_s": step_s, "epoch_s": run.steps_per_epoch * step_s}
+    if record := RunDir(folder.path / run.run).read_or_none():
+        values["parameters"] = float(record.parameters)
+    return Path(run.run).name, values
 
 
-def _profile(text: str) -> tuple[str, dict[str, float]]:
-    """Return what share of the loop each function takes itself, and how often a step calls it."""
-    record = ProfileRecord.model_validate_json(text)
+def _crossval(setting: Setting, folder: ReproductionDir) -> tuple[str, dict[str, float]]:
+    options, timeout_s = setting.options, _timeout_s(setting)
+    record = run_for_record("crossval", setting.task, options, folder.runs, CrossvalRecord, timeout_s=timeout_s)
+    _drop_models(folder.runs / record.id)
+    values = record.model_dump(include={"accuracy", "loss", "total_s", "wall_s", "longest_node_s"})
+    if held := record.hold_out:
+        values |= {"hold_out_accuracy": held.accuracy, "train_accuracy": held.train_accuracy}
+    return record.id, values
+
+
+def _profile(setting: Setting, folder: ReproductionDir) -> tuple[str, dict[str, float]]:
+    """Return the share of the training loop that each function takes itself, and its calls per step."""
+    options, timeout_s = setting.options, _timeout_s(setting)
+    record = run_for_record("profile", setting.task, options, folder.runs, ProfileRecord, timeout_s=timeout_s)
+    _drop_models(folder.runs / record.id)
     rank = record.ranks[0]
     values: defaultdict[str, float] = defaultdict(float)
     for function in rank.functions:
@@ -88,7 +67,7 @@ def _profile(text: str) -> tuple[str, dict[str, float]]:
 
 
 def _drop_models(run: Path) -> None:
-    """Keep what a run says, not the weights of its folds, which would fill a disk."""
+    """Delete the weights of a run, which would fill a disk, and keep its records."""
     for path in run.iterdir():
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -97,8 +76,4 @@ def _drop_models(run: Path) -> None:
 
 
 def _timeout_s(setting: Setting) -> float:
-    return max(TOO_SHORT_S, PATIENCE * setting.about_s)
-
-
-def _failed(why: str) -> Taken:
-    return Taken(setting="", repeat=0, failed=why)
+    return max(LEAST_TIMEOUT_S, PATIENCE * setting.about_s)

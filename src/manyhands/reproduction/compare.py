@@ -1,28 +1,31 @@
-"""From a paper and what was measured to its tables: published figures, ours beside them, and verdicts."""
+"""Compare a paper's tables with measurements: published figures, ours beside them, and verdicts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import final
 
 from manyhands.measurement import stats
 from manyhands.record.papers import PaperFigure, ReproducedPaper, ReproducedRow, ReproducedTable, Verdict
 from manyhands.record.sweep import Interval
-from manyhands.reproduction.base import Claim, Paper, PaperColumn, PaperRow, PaperTable, Published, Setting
-from manyhands.reproduction.lost import where_time_went
+from manyhands.reproduction.base import Claim, Paper, PaperColumn, PaperRow, PaperTable, Published, Setting, Values
 from manyhands.reproduction.readings import Readings
 from manyhands.reproduction.verdict import SPEEDS, crowded, judge, row_verdict, row_why
 
 CLAIMS = "what the text says"
+WORDS = {
+    "comm_ms": "to communication",
+    "wait_ms": "to waiting for the slowest worker",
+    "serial_ms": "to the optimiser's step and the loop around it, which every worker repeats",
+    "compute_ms": "to computing slower than one worker alone, beside the others",
+}
+IN_SMALLER_BATCHES = " and in smaller batches"
 
-
-class Judged(NamedTuple):
-    """A verdict, and what led to it."""
-
-    verdict: Verdict
-    why: str = ""
+Judged = tuple[Verdict, str]
+"""A verdict and its reason."""
 
 
 def compare(paper: Paper, readings: Readings, cores: int) -> ReproducedPaper:
-    """Hold all tables of a paper against what was measured on a machine of so many cores."""
+    """Compare all tables of a paper with measurements on a machine of `cores` cores."""
     tables = [
         ReproducedTable(
             name=table.name,
@@ -40,163 +43,144 @@ def compare(paper: Paper, readings: Readings, cores: int) -> ReproducedPaper:
 
 
 def _row(table: PaperTable, row: PaperRow, readings: Readings, cores: int) -> ReproducedRow:
-    figures = [_Figure(column, row, readings, cores).result() for column in table.columns]
+    figures = [_figure(column, row, readings, cores) for column in table.columns]
     verdict = row_verdict(figures)
-    workers = max((setting.workers for setting in row.settings), default=1)
-    return ReproducedRow(
-        labels=list(row.labels),
-        figures=figures,
-        verdict=verdict,
-        why=row_why(figures, verdict),
-        workers=workers,
-        oversubscribed=workers > cores,
-        settings=list(dict.fromkeys(setting.key for setting in row.settings)),
-    )
+    return _reproduced(row.labels, figures, (verdict, row_why(figures, verdict)), list(row.settings), cores)
 
 
 def _claim(claim: Claim, readings: Readings, cores: int) -> ReproducedRow:
-    judged = _judge_claim(claim, readings, cores)
-    workers = max(setting.workers for setting in claim.settings)
+    return _reproduced((claim.text,), [], _judge_claim(claim, readings, cores), claim.settings, cores)
+
+
+def _reproduced(
+    labels: Sequence[str], figures: list[PaperFigure], judged: Judged, settings: Sequence[Setting], cores: int
+) -> ReproducedRow:
+    workers = max((setting.workers for setting in settings), default=1)
     return ReproducedRow(
-        labels=[claim.text],
-        figures=[],
-        verdict=judged.verdict,
-        why=judged.why,
+        labels=list(labels),
+        figures=figures,
+        verdict=judged[0],
+        why=judged[1],
         workers=workers,
         oversubscribed=workers > cores,
-        settings=[setting.key for setting in claim.settings],
+        settings=list(dict.fromkeys(setting.key for setting in settings)),
     )
 
 
 def _judge_claim(claim: Claim, readings: Readings, cores: int) -> Judged:
     for setting in claim.settings:
-        if missing := readings.why_none(setting):
-            return Judged("failed" if readings.has_failed(setting) else "not judged", f"{setting.name}: {missing}")
+        if missing := readings.missing(setting):
+            return missing[0], f"{setting.name}: {missing[1]}"
         if cut := readings.cut(setting, speed=claim.speed):
-            return Judged("not judged", f"with --quick: {cut}")
+            return "not judged", f"with --quick: {cut}"
     holds, why = claim.holds([readings.medians(setting) for setting in claim.settings])
-    crowd = next((s for s in claim.settings if s.workers > cores), None)
-    if claim.speed and crowd:
-        return Judged("oversubscribed", f"{crowded(crowd.workers, cores, in_turn='nodes' in crowd.options)} ({why})")
-    return Judged("reproduced" if holds else claim.otherwise, why)
+    too_many = next((setting for setting in claim.settings if setting.workers > cores), None)
+    if claim.speed and too_many:
+        return "oversubscribed", f"{crowded(too_many, cores)} ({why})"
+    return "reproduced" if holds else claim.otherwise, why
+
+
+def _figure(column: PaperColumn, row: PaperRow, readings: Readings, cores: int) -> PaperFigure:
+    published = row.published.get(column.name)
+    setting = row.whole if column.whole else row.timed
+    ours, faster = None, None
+    judged: Judged
+    if setting is None:
+        judged = ("not judged", row.left) if row.left else ("shown", "")
+    elif missing := _missing(column, row, setting, readings):
+        judged = missing
+    else:
+        cut = "" if column.kind == "count" else readings.cut(setting, speed=column.kind in SPEEDS)
+        measured = _OurFigure(column, row, setting, cut, readings, cores)
+        ours = measured.value()
+        judged = measured.judge(published, ours)
+        if published and column.kind == "time" and ours.value > 0 and setting.workers <= cores and not cut:
+            faster = published.low / ours.value
+    return PaperFigure(
+        column=column.name,
+        kind=column.kind,
+        published=published.text if published else "",
+        published_low=published.low if published else None,
+        published_high=published.high if published else None,
+        ours=ours,
+        decimals=column.decimals,
+        faster=faster,
+        verdict=judged[0],
+        why=judged[1],
+    )
+
+
+def _missing(column: PaperColumn, row: PaperRow, setting: Setting, readings: Readings) -> Judged | None:
+    """Say why there is nothing to compare, if so."""
+    name = column.of.format(row.part)
+    for needed in (setting, row.base if column.kind in SPEEDS and row.base else setting):
+        if missing := readings.missing(needed):
+            return missing
+        if name not in readings.medians(needed):
+            return "not judged", f"no run has a value '{name}'"
+    return None
 
 
 @final
 @dataclass(frozen=True)
-class _Figure:
-    """One figure of a row."""
+class _OurFigure:
+    """A figure of ours, to be compared with the published one."""
 
     column: PaperColumn
     row: PaperRow
+    setting: Setting
+    cut: str
+    """What `--quick` left out that the figure depends on."""
     readings: Readings
     cores: int
 
-    def result(self) -> PaperFigure:
-        """Return it with its verdict."""
-        published, ours = self._published, None
-        judged = self._missing()
-        if judged is None:
-            ours = self._ours()
-            judged = self._judge(ours)
-        return PaperFigure(
-            column=self.column.name,
-            kind=self.column.kind,
-            published=published.text if published else "",
-            published_low=published.low if published else None,
-            published_high=published.high if published else None,
-            ours=ours,
-            decimals=self.column.decimals,
-            faster=self._faster(ours),
-            verdict=judged.verdict,
-            why=judged.why,
-        )
+    def value(self) -> Interval:
+        """Return the median over the repeats, with its interval."""
+        name, kind = self.column.of.format(self.row.part), self.column.kind
+        if kind not in SPEEDS:
+            return self.readings.value(self.setting, name, self.column.scale)
+        speed_up = self.readings.speed_up(self.setting, self.row.base or self.setting, name)
+        return stats.through(stats.improvement_pct, speed_up) if kind == "improvement" else speed_up
 
-    @property
-    def _published(self) -> Published | None:
-        return self.row.published.get(self.column.name)
-
-    @property
-    def _setting(self) -> Setting | None:
-        return self.row.whole if self.column.whole else self.row.timed
-
-    @property
-    def _needed(self) -> list[Setting]:
-        own = [self._setting] if self._setting else []
-        return own + ([self.row.base] if self.column.kind in SPEEDS and self.row.base else [])
-
-    @property
-    def _of(self) -> str:
-        return self.column.of.format(self.row.part)
-
-    @property
-    def _is_baseline(self) -> bool:
-        base = self.row.base
-        return self.column.kind in SPEEDS and (base is None or base.key == self._needed[0].key)
-
-    @property
-    def _crowded(self) -> bool:
-        return self._needed[0].workers > self.cores
-
-    @property
-    def _cut(self) -> str:
-        kind = self.column.kind
-        return "" if kind == "count" else self.readings.cut(self._needed[0], speed=kind in SPEEDS)
-
-    def _missing(self) -> Judged | None:
-        """Say why there is nothing to compare, if so."""
-        if self._setting is None:
-            return Judged("not judged", self.row.left) if self.row.left else Judged("shown")
-        for setting in self._needed:
-            if why := self.readings.why_none(setting):
-                return Judged("failed" if self.readings.has_failed(setting) else "not judged", why)
-            if self._of not in self.readings.medians(setting):
-                return Judged("not judged", f"no run told '{self._of}'")
-        return None
-
-    def _ours(self) -> Interval:
-        setting, column = self._needed[0], self.column
-        if column.kind not in SPEEDS:
-            return self.readings.value(setting, self._of, column.scale)
-        speed_up = self.readings.speed_up(setting, self.row.base or setting, self._of)
-        return stats.through(stats.improvement_pct, speed_up) if column.kind == "improvement" else speed_up
-
-    def _judge(self, ours: Interval) -> Judged:
-        if self._is_baseline:
-            return Judged("baseline")
-        if self.column.kind in SPEEDS and self._crowded:
-            setting = self._needed[0]
-            return Judged("oversubscribed", crowded(setting.workers, self.cores, in_turn="nodes" in setting.options))
-        if cut := self._cut:
-            return Judged("not judged", f"with --quick: {cut}")
-        if self._published is None:
-            return Judged("shown")
-        if self.column.unjudged:
-            return Judged("not judged", self.column.unjudged)
-        verdict = judge(self.column.kind, self._published, ours)
-        return Judged(verdict, self._why(verdict, self._published, ours))
-
-    def _why(self, verdict: Verdict, published: Published, ours: Interval) -> str:
+    def judge(self, published: Published | None, ours: Interval) -> Judged:
+        """Compare our value with the published one; return verdict and reason."""
+        column, row = self.column, self.row
+        if column.kind in SPEEDS and (row.base is None or row.base.key == self.setting.key):
+            return "baseline", ""
+        if column.kind in SPEEDS and self.setting.workers > self.cores:
+            return "oversubscribed", crowded(self.setting, self.cores)
+        if self.cut:
+            return "not judged", f"with --quick: {self.cut}"
+        if published is None:
+            return "shown", ""
+        if column.unjudged:
+            return "not judged", column.unjudged
+        verdict = judge(column.kind, published, ours)
         if verdict == "not judged":
-            return f"repeats lie between {ours.low:.2f} and {ours.high:.2f}"
+            return verdict, f"repeats lie between {ours.low:.2f} and {ours.high:.2f}"
         if verdict not in ("not", "better"):
-            return ""
-        beside = f"{ours.value:,.{self.column.decimals}f} against {published.text}"
-        reasons = [self._cause(published) if verdict == "not" else "", self.row.note if verdict == "not" else ""]
-        return ", ".join([beside, *filter(None, reasons)])
+            return verdict, ""
+        reasons = [f"{ours.value:,.{column.decimals}f} against {published.text}"]
+        if verdict == "not":
+            reasons += [self._why_slower(published), row.note]
+        return verdict, ", ".join(filter(None, reasons))
 
-    def _cause(self, published: Published) -> str:
-        """Say why ours is slower: too few cores for what is published, else where the time went."""
-        if self.column.kind not in SPEEDS or self.row.base is None:
+    def _why_slower(self, published: Published) -> str:
+        """Say why ours is slower: too few workers for what is published, else where the time went."""
+        kind, base, workers = self.column.kind, self.row.base, self.setting.workers
+        if kind not in SPEEDS or base is None:
             return ""
-        own = self._needed[0]
-        on_cores = "device" not in own.options
-        if self.column.kind == "speed-up" and on_cores and published.low > own.workers:
-            return f"which {own.workers} workers on {self.cores} cores cannot reach"
-        medians = [self.readings.medians(setting) for setting in (own, self.row.base)]
-        return where_time_went(medians[0], medians[1], own.workers)
+        if kind == "speed-up" and "device" not in self.setting.options and published.low > workers:
+            return f"which {workers} workers on {self.cores} cores cannot reach"
+        return where_time_went(self.readings.medians(self.setting), self.readings.medians(base), workers)
 
-    def _faster(self, ours: Interval | None) -> float | None:
-        """Return how many times as long the paper's machine took, where both did the same."""
-        if self.column.kind != "time" or not (ours and self._published) or self._crowded or self._cut:
-            return None
-        return self._published.low / ours.value if ours.value > 0 else None
+
+def where_time_went(values: Values, alone: Values, workers: int) -> str:
+    """Name the largest part of a step beyond an even share of one worker's; empty if unknown or nothing was lost."""
+    if any(name not in run for name in (*WORDS, "step_ms", "batch_size") for run in (values, alone)):
+        return ""
+    share = values["batch_size"] / workers / alone["batch_size"]
+    lost = {name: 100 * (values[name] - alone[name] * share) / values["step_ms"] for name in WORDS}
+    most = max(lost, key=lambda name: lost[name])
+    smaller = IN_SMALLER_BATCHES if most == "compute_ms" and share < 1 else ""
+    return f"{lost[most]:.0f} % of a step went {WORDS[most]}{smaller}" if lost[most] > 0 else ""

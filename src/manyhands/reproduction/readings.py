@@ -1,4 +1,4 @@
-"""What has been measured, to look up by setting; with `--quick`, by what it runs instead."""
+"""Look up measured values by setting; with `--quick`, by the setting that is run instead."""
 
 from collections.abc import Iterable
 from typing import final
@@ -6,7 +6,7 @@ from typing import final
 import numpy as np
 
 from manyhands.measurement import stats
-from manyhands.record.papers import Taken
+from manyhands.record.papers import Taken, Verdict
 from manyhands.record.sweep import Interval
 from manyhands.reproduction.base import Setting, Values
 
@@ -20,52 +20,43 @@ class Readings:
 
     def __init__(self, taken: Iterable[Taken], *, quick: bool) -> None:
         self._quick = quick
-        self._of: dict[str, list[Taken]] = {}
-        for one in taken:
-            self._of.setdefault(one.setting, []).append(one)
+        self._runs: dict[str, list[Taken]] = {}
+        for run in taken:
+            self._runs.setdefault(run.setting, []).append(run)
 
-    def good(self, setting: Setting) -> dict[int, Values]:
-        """Return the values of the runs that went well, by repeat."""
-        return {one.repeat: one.values for one in self._taken(setting) if not one.failed}
-
-    def why_none(self, setting: Setting) -> str:
-        """Say why there is nothing to show; empty where there is something."""
-        if self.good(setting):
-            return ""
-        if self.is_left_out(setting):
-            return LEFT_OUT
-        failed = [one.failed for one in self._taken(setting)]
-        return failed[-1] if failed else NOT_YET
-
-    def is_left_out(self, setting: Setting) -> bool:
-        """Whether `--quick` does not run it."""
-        return self._quick and setting.shortened() is None
-
-    def has_failed(self, setting: Setting) -> bool:
-        """Whether it was tried, and no run of it went well."""
-        return bool(self._taken(setting)) and not self.good(setting)
+    def missing(self, setting: Setting) -> tuple[Verdict, str] | None:
+        """Return verdict and reason where no run of the setting succeeded, else None."""
+        if self._good(setting):
+            return None
+        if self._quick and setting.shortened() is None:
+            return "not judged", LEFT_OUT
+        runs = self._all(setting)
+        return ("failed", runs[-1].failed) if runs else ("not judged", NOT_YET)
 
     def cut(self, setting: Setting, *, speed: bool) -> str:
-        """Say what `--quick` left out that a figure depends on, one of speed or another; empty where nothing."""
+        """Say what `--quick` left out that a figure, one of speed or another, depends on; empty if nothing."""
         if not self._quick:
             return ""
         return setting.smaller or ("" if speed else setting.shorter)
 
     def medians(self, setting: Setting) -> Values:
-        """Return the medians of all values; none where nothing was measured."""
-        runs = list(self.good(setting).values())
-        told = set(runs[0]).intersection(*runs) if runs else set()
-        return {name: float(np.median([run[name] for run in runs])) for name in sorted(told)}
+        """Return the medians of the values that all successful runs have; empty where there are none."""
+        runs = list(self._good(setting).values())
+        names = set(runs[0]).intersection(*runs) if runs else set()
+        return {name: float(np.median([run[name] for run in runs])) for name in sorted(names)}
 
-    def value(self, setting: Setting, name: str, scale: float = 1.0) -> Interval:
-        """Return the median of a value and its interval."""
-        return stats.median([scale * run[name] for run in self.good(setting).values()])
+    def value(self, setting: Setting, name: str, scale: float) -> Interval:
+        """Return the median of a value, times `scale`, with its interval."""
+        return stats.median([scale * run[name] for run in self._good(setting).values()])
 
     def speed_up(self, setting: Setting, base: Setting, name: str) -> Interval:
-        """Return how many times the base's time is that of the setting, repeat by repeat."""
-        own, alone = ({i: 1 / run[name] for i, run in self.good(s).items()} for s in (setting, base))
-        return stats.median(stats.paired(own, alone))
+        """Return the ratio of a time of the base to that of the setting, repeat by repeat."""
+        ours, alone = ({i: 1 / run[name] for i, run in self._good(s).items()} for s in (setting, base))
+        return stats.median(stats.paired(ours, alone))
 
-    def _taken(self, setting: Setting) -> list[Taken]:
+    def _good(self, setting: Setting) -> dict[int, Values]:
+        return {run.repeat: run.values for run in self._all(setting) if not run.failed}
+
+    def _all(self, setting: Setting) -> list[Taken]:
         actual = setting.shortened() if self._quick else setting
-        return self._of.get(actual.key, []) if actual else []
+        return self._runs.get(actual.key, []) if actual else []

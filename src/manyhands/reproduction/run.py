@@ -1,4 +1,4 @@
-"""Measure what papers' tables need, each setting several times, in turn, and hold it against what they published."""
+"""Run every setting of the papers several times, in turn, and compare the figures with the published ones."""
 
 import time
 from collections import Counter
@@ -12,13 +12,13 @@ from manyhands.launch.environment import outer_world
 from manyhands.machine import facts
 from manyhands.record.owner import own
 from manyhands.record.papers import ReproductionDir, ReproductionRecord, Taken
-from manyhands.record.store import append_lines
+from manyhands.record.store import append_lines, writing_below
 from manyhands.reproduction.base import HostFacts, Paper, Setting
 from manyhands.reproduction.child import take as take_once
 from manyhands.reproduction.compare import compare
 from manyhands.reproduction.papers import papers_of
 from manyhands.reproduction.readings import Readings
-from manyhands.reproduction.store import open_folder, read_taken, to_resume
+from manyhands.reproduction.store import read_taken, to_resume
 from manyhands.reproduction.verdict import RULES
 
 REPEATS, QUICK_REPEATS = 3, 1
@@ -30,7 +30,7 @@ Take = Callable[[Setting, ReproductionDir, int], Taken]
 
 @dataclass(frozen=True)
 class ReproductionPulse:
-    """How a reproduction is doing: what the progress bar shows."""
+    """The progress of a reproduction, for the progress bar."""
 
     setting: Setting
     repeat: int
@@ -38,12 +38,12 @@ class ReproductionPulse:
     total: int
     left_s: float
     taken: Taken | None = None
-    """What has just been measured; None when a run starts."""
+    """The run that has just ended; None when one starts."""
 
 
 @dataclass(frozen=True)
 class Observer:
-    """Who is shown how it is doing, and told what they should know."""
+    """Callbacks for progress and for messages to the user."""
 
     pulse: Callable[[ReproductionPulse], None] = lambda pulse: None
     say: Callable[[str], None] = lambda sentence: None
@@ -53,13 +53,13 @@ NOBODY = Observer()
 
 
 def this_machine() -> HostFacts:
-    """Return what this machine has."""
+    """Return the hardware of this machine."""
     hardware = facts.hardware()
     return HostFacts(hardware["cores"], len(hardware["gpus"]))
 
 
 def reproduce(
-    asked: str,
+    number: str,
     *,
     quick: bool = False,
     repeats: int | None = None,
@@ -68,61 +68,62 @@ def reproduce(
     observe: Observer = NOBODY,
     take: Take = take_once,
 ) -> ReproductionRecord:
-    """Rebuild the tables of a paper, by its number, or of `all`, beside its published figures.
+    """Reproduce the tables of the paper with this number, or of `all`, beside the published figures.
 
     >>> record = reproduce("001", quick=True)  # doctest: +SKIP
     """
     machine = this_machine()
-    papers = papers_of(asked, machine)
+    papers = papers_of(number, machine)
     check(outer_world() is None, "a reproduction starts its own workers; run it without mpiexec, srun or torchrun")
     check(repeats is None or repeats >= 1, f"repeats must be at least 1, got {repeats}")
     if resume:
         check(repeats is None, "a resumed reproduction keeps its repeats; leave --repeats out")
-        folder = to_resume(Path(out), asked, quick=quick)
+        folder = to_resume(Path(out), number, quick=quick)
     else:
-        folder = open_folder(Path(out), _begin(asked, quick, repeats or (QUICK_REPEATS if quick else REPEATS)))
+        folder = _begin(Path(out), number, quick, repeats)
     with own(folder.path, f"reproduction '{folder.path.name}'", observe.say):
-        going = _Reproduction(folder, papers, machine, observe, take)
+        reproduction = _Reproduction(folder, papers, machine, observe, take)
         try:
-            going.run()
+            reproduction.run()
         except KeyboardInterrupt:
-            return going.finish("interrupted")
-        return going.finish("complete")
+            return reproduction.finish("interrupted")
+        return reproduction.finish("complete")
 
 
 def plan(papers: Iterable[Paper], *, quick: bool) -> list[Setting]:
-    """Return everything to run, each setting once; with `quick`, what is run instead."""
-    everything = {key: setting for paper in papers for key, setting in paper.settings().items()}
-    if not quick:
-        return list(everything.values())
-    short = (setting.shortened() for setting in everything.values())
-    return list({setting.key: setting for setting in short if setting}.values())
+    """Return all settings to run, without duplicates; with `quick`, those that are run instead."""
+    settings = (setting for paper in papers for setting in paper.settings())
+    chosen = (setting.shortened() if quick else setting for setting in settings)
+    return list({setting.key: setting for setting in chosen if setting}.values())
 
 
 def rounds(settings: Sequence[Setting], repeats: int) -> list[tuple[int, Setting]]:
-    """Return all runs in their order: forth and back, so that none always comes after the same."""
-    runs: list[tuple[int, Setting]] = []
-    for repeat in range(repeats):
-        here = [setting for setting in settings if repeat == 0 or not setting.once]
-        runs += [(repeat, setting) for setting in (here if repeat % 2 == 0 else here[::-1])]
-    return runs
+    """Return all runs in their order: every second repeat goes backwards, so that none always follows the same."""
+    return [
+        (repeat, setting)
+        for repeat in range(repeats)
+        for setting in settings[:: -1 if repeat % 2 else 1]
+        if repeat == 0 or not setting.once
+    ]
 
 
 def about_s(papers: Iterable[Paper], *, quick: bool, repeats: int) -> float:
-    """Return about how long all runs take on 2 cores."""
+    """Return the estimated time of all runs on 2 cores."""
     return sum(setting.about_s for _, setting in rounds(plan(papers, quick=quick), repeats))
 
 
-def _begin(asked: str, quick: bool, repeats: int) -> ReproductionRecord:
-    words = ["manyhands", "reproduce", asked, *(["--quick"] if quick else [])]
+def _begin(out: Path, number: str, quick: bool, repeats: int | None) -> ReproductionDir:
+    """Create the folder of a new reproduction with a record of no runs; raise UserError where it cannot be written."""
     usual = QUICK_REPEATS if quick else REPEATS
-    return ReproductionRecord(
-        id="",
+    options = (["--quick"] if quick else []) + ([f"--repeats {repeats}"] if repeats not in (None, usual) else [])
+    folder = ReproductionDir.new(out, number, *(["quick"] if quick else []))
+    record = ReproductionRecord(
+        id=folder.path.name,
         status="interrupted",
-        asked=asked,
+        asked=number,
         quick=quick,
-        repeats=repeats,
-        command=" ".join([*words, *([f"--repeats {repeats}"] if repeats != usual else [])]),
+        repeats=repeats or usual,
+        command=" ".join(["manyhands", "reproduce", number, *options]),
         started=time.strftime("%Y-%m-%d %H:%M:%S"),
         wall_s=0.0,
         papers=[],
@@ -131,38 +132,42 @@ def _begin(asked: str, quick: bool, repeats: int) -> ReproductionRecord:
         hardware=facts.hardware(),
         versions=facts.versions(),
     )
+    with writing_below(out):
+        folder.write(record)
+    return folder
 
 
 @final
 class _Reproduction:
-    """A reproduction that is going on, or goes on again."""
+    """A reproduction in progress, new or resumed."""
 
     def __init__(
         self, folder: ReproductionDir, papers: list[Paper], machine: HostFacts, observe: Observer, take: Take
     ) -> None:
         self._folder, self._papers, self._machine, self._observe, self._take = folder, papers, machine, observe, take
         self._record = folder.read()
+        self._settings = plan(papers, quick=self._record.quick)
         self._taken = read_taken(folder)
         self._begun = time.perf_counter()
         self._failures: Counter[str] = Counter()
 
     def run(self) -> None:
-        """Measure all that is not measured yet."""
-        known = {(one.setting, one.repeat) for one in self._taken}
-        runs = rounds(plan(self._papers, quick=self._record.quick), self._record.repeats)
-        self._announce(len([run for run in runs if (run[1].key, run[0]) not in known]))
+        """Run every setting that has no successful run yet."""
+        known = {(run.setting, run.repeat) for run in self._taken}
+        runs = rounds(self._settings, self._record.repeats)
+        self._announce(sum((setting.key, repeat) not in known for repeat, setting in runs))
         for i, (repeat, setting) in enumerate(runs):
             if (setting.key, repeat) in known or self._failures[setting.key] >= MAX_FAILURES:
                 continue
             self._observe.pulse(ReproductionPulse(setting, repeat, i, len(runs), self._left_s(runs[i:])))
-            one = self._take(setting, self._folder, repeat)
-            self._failures[setting.key] += bool(one.failed)
-            self._taken.append(one)
-            append_lines(self._folder.taken, [one])
-            self._observe.pulse(ReproductionPulse(setting, repeat, i + 1, len(runs), self._left_s(runs[i + 1 :]), one))
+            run = self._take(setting, self._folder, repeat)
+            self._failures[setting.key] += bool(run.failed)
+            self._taken.append(run)
+            append_lines(self._folder.taken, [run])
+            self._observe.pulse(ReproductionPulse(setting, repeat, i + 1, len(runs), self._left_s(runs[i + 1 :]), run))
 
     def finish(self, status: Literal["complete", "interrupted"]) -> ReproductionRecord:
-        """Hold everything against the papers, and write it down."""
+        """Compare the runs with the papers, and write the record."""
         readings = Readings(self._taken, quick=self._record.quick)
         record = self._record.model_copy(
             update={
@@ -176,7 +181,7 @@ class _Reproduction:
         return record
 
     def _announce(self, runs: int) -> None:
-        """Say beforehand what will be run, and about how long it takes."""
+        """Say what will be run, and the estimated time."""
         quick, repeats = self._record.quick, self._record.repeats
         for paper in self._papers:
             minutes = about_s([paper], quick=quick, repeats=repeats) / 60
@@ -189,9 +194,9 @@ class _Reproduction:
         self._observe.say(f"{runs} runs to do")
 
     def _left_s(self, runs: Sequence[tuple[int, Setting]]) -> float:
-        """Return how long the rest will take: as expected, times how much longer than expected the others took."""
-        by_key = {setting.key: setting for setting in plan(self._papers, quick=self._record.quick)}
-        done = [one for one in self._taken if one.setting in by_key and not one.failed]
-        expected_s = sum(by_key[one.setting].about_s for one in done)
-        pace = sum(one.took_s for one in done) / expected_s if expected_s else 1.0
+        """Estimate the time of `runs`: as expected, times how much longer than expected the others took."""
+        expected = {setting.key: setting.about_s for setting in self._settings}
+        done = [run for run in self._taken if run.setting in expected and not run.failed]
+        expected_s = sum(expected[run.setting] for run in done)
+        pace = sum(run.took_s for run in done) / expected_s if expected_s else 1.0
         return pace * sum(setting.about_s for _, setting in runs)

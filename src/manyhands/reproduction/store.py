@@ -1,42 +1,30 @@
-"""The folders of reproductions: the runs that have ended, and which reproduction to go on with."""
+"""The folders of reproductions: read the runs of one, find the one to resume."""
 
 from pathlib import Path
 
 from manyhands.errors import UserError, check
 from manyhands.machine import facts
-from manyhands.record.papers import ReproductionDir, ReproductionRecord, Taken
-from manyhands.record.store import read_lines, writing_below
-
-
-def open_folder(out: Path, record: ReproductionRecord) -> ReproductionDir:
-    """Make the folder of a new reproduction; one that cannot be written is a user error."""
-    folder = ReproductionDir.new(out, record.asked, *(["quick"] if record.quick else []))
-    with writing_below(out):
-        folder.write(record.model_copy(update={"id": folder.path.name}))
-    return folder
+from manyhands.record.papers import ReproductionDir, Taken
+from manyhands.record.store import read_lines
 
 
 def read_taken(folder: ReproductionDir) -> list[Taken]:
-    """Return the runs that went well before; one that failed, or whose line was cut off, is run again."""
+    """Return the successful runs; one that failed, or whose line was cut off, is run again."""
     return [run for run in read_lines(folder.taken, Taken, "a run of a reproduction") if not run.failed]
 
 
-def to_resume(out: Path, asked: str, *, quick: bool) -> ReproductionDir:
-    """Return the newest reproduction of this paper that was stopped, if it was begun on this machine."""
-    what = f"reproduction of '{asked}'{' with --quick' if quick else ''}"
+def to_resume(out: Path, number: str, *, quick: bool) -> ReproductionDir:
+    """Return the newest interrupted reproduction of a paper; raise UserError if it was begun on another machine."""
+    what = f"reproduction of '{number}'{' with --quick' if quick else ''}"
     for folder in reversed(ReproductionDir.all_in(out)):
-        record = folder.read_or_none()  # a damaged one is not what is looked for
-        if record and (record.asked, record.quick, record.status) == (asked, quick, "interrupted"):
-            _check_same_machine(record)
+        record = folder.read_or_none()  # skips damaged ones
+        if record and (record.asked, record.quick, record.status) == (number, quick, "interrupted"):
+            here = facts.hardware()
+            check(
+                all(record.hardware.get(name) == here[name] for name in ("host", "cpu", "cores", "gpus")),
+                f"reproduction '{record.id}' was begun on {record.hardware.get('host')} with "
+                f"{record.hardware.get('cores')} cores; times of two machines cannot be mixed, "
+                "so leave --resume out to begin a new one",
+            )
             return folder
     raise UserError(f"there is no unfinished {what} under '{out}'; leave --resume out to begin one")
-
-
-def _check_same_machine(record: ReproductionRecord) -> None:
-    here = facts.hardware()
-    same = all(record.hardware.get(name) == here[name] for name in ("host", "cpu", "cores", "gpus"))
-    check(
-        same,
-        f"reproduction '{record.id}' was begun on {record.hardware.get('host')} with {record.hardware.get('cores')} "
-        f"cores; times of two machines cannot be mixed, so leave --resume out to begin a new one",
-    )

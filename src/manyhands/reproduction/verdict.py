@@ -1,22 +1,22 @@
-"""The rules by which a figure of ours is held against a published one. All tolerances stand here.
+"""The rules by which our figures are compared with published ones. All tolerances stand here.
 
 Seconds of another machine are never judged, only shown with their ratio: what a paper says about scaling is in its
 speed-ups, what it says about learning in its accuracies.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from manyhands.measurement.stats import through
 from manyhands.record.papers import FigureKind, PaperFigure, Verdict
 from manyhands.record.sweep import Interval
-from manyhands.reproduction.base import Published
+from manyhands.reproduction.base import Published, Setting
 
 SPEED_PCT = 15.0
 ACCURACY_POINTS = 0.5
 LOSS_PCT = 25.0
 SHARE_POINTS = 10.0
 WIDEST_PCT = 50.0
-"""Half the width of an interval, in per cent of its value, beyond which repeats say nothing about speed."""
+"""Half the width of an interval, in per cent of its value, beyond which speed is not judged."""
 
 RULES = (
     f"speed-up and efficiency: reproduced within ±{SPEED_PCT:g} % of the published figure (within the published range, "
@@ -32,89 +32,38 @@ RULES = (
 )
 
 SPEEDS: tuple[FigureKind, ...] = ("speed-up", "improvement")
-"""Kinds of which a crowded machine says nothing."""
+"""Kinds that cannot be measured with more workers than cores."""
+BY_WEIGHT: tuple[Verdict, ...] = (
+    *("failed", "not", "oversubscribed", "better", "reproduced"),
+    *("baseline", "not judged", "shown"),
+)  # fmt: skip
+"""The verdict of a row is the first of these that one of its figures has."""
 
 
 def judge(kind: FigureKind, published: Published, ours: Interval) -> Verdict:
     """Compare a figure of ours with the published one."""
-    return _JUDGES[kind](published, ours)
-
-
-def crowded(workers: int, cores: int, *, in_turn: bool = False) -> str:
-    """Say why a row of more workers than cores is not judged."""
-    where = f"{cores} core{'s' if cores > 1 else ''}"
-    if in_turn:
-        return f"{workers} nodes took turns on {where}, which says nothing about speed-up"
-    return f"{workers} workers on {where} say nothing about speed-up"
-
-
-def row_verdict(figures: Iterable[PaperFigure]) -> Verdict:
-    """Sum up the verdicts of a row's figures: what went wrong first, then what is not known, then what is."""
-    found = {figure.verdict for figure in figures}
-    for verdict in _FIRST_TO_LAST:
-        if verdict in found:
-            return verdict
-    return "shown"
-
-
-def row_why(figures: Iterable[PaperFigure], verdict: Verdict) -> str:
-    """Say what led to a row's verdict, and what became of its other figures."""
-    said: dict[str, list[str]] = {}
-    for figure in sorted(figures, key=lambda figure: _FIRST_TO_LAST.index(figure.verdict)):
-        what = "not reproduced" if figure.verdict == "not" else figure.verdict
-        if figure.verdict in ("shown", "baseline") or (figure.kind == "time" and figure.ours):
-            continue  # nothing to judge, or nothing that ever is
-        if figure.why:
-            said.setdefault(f"{what}: {figure.why}", []).append(figure.column)
-        elif figure.verdict != verdict:
-            said.setdefault(what, []).append(figure.column)
-    return "; ".join(f"{', '.join(columns)} {what}" for what, columns in said.items())
-
-
-_FIRST_TO_LAST: tuple[Verdict, ...] = (
-    *("failed", "not", "oversubscribed", "better", "reproduced"),
-    *("baseline", "not judged", "shown"),
-)  # fmt: skip
-
-
-def _speed_up(published: Published, ours: Interval) -> Verdict:
-    if ours.high - ours.low > 2 * WIDEST_PCT / 100 * ours.value:
-        return "not judged"
-    if ours.low <= published.high and published.low <= ours.high:
-        return "reproduced"
-    slack = 0.0 if published.is_range else SPEED_PCT / 100
-    return _between(ours.value, published.low * (1 - slack), published.high * (1 + slack), above="better")
-
-
-def _improvement(published: Published, ours: Interval) -> Verdict:
-    low, high = (_speed_up_of(value) for value in (published.low, published.high))
-    return _speed_up(Published(published.text, low, high), through(_speed_up_of, ours))
-
-
-def _speed_up_of(improvement_pct: float) -> float:
-    return 1 / (1 - improvement_pct / 100)
-
-
-def _accuracy(published: Published, ours: Interval) -> Verdict:
-    low, high = published.low - ACCURACY_POINTS, published.high + ACCURACY_POINTS
-    return _between(ours.value, low, high, above="better")
-
-
-def _loss(published: Published, ours: Interval) -> Verdict:
-    low, high = published.low * (1 - LOSS_PCT / 100), published.high * (1 + LOSS_PCT / 100)
-    return _between(ours.value, low, high, below="better")
-
-
-def _share(published: Published, ours: Interval) -> Verdict:
-    return _between(ours.value, published.low - SHARE_POINTS, published.high + SHARE_POINTS)
-
-
-def _count(published: Published, ours: Interval) -> Verdict:
-    return _between(ours.value, published.low, published.high)
-
-
-def _time(published: Published, ours: Interval) -> Verdict:
-    return "shown"
+    value, low, high = ours.value, published.low, published.high
+    match kind:
+        case "time":
+            return "shown"
+        case "count":
+            return _between(value, low, high)
+        case "share":
+            return _between(value, low - SHARE_POINTS, high + SHARE_POINTS)
+        case "accuracy":
+            return _between(value, low - ACCURACY_POINTS, high + ACCURACY_POINTS, above="better")
+        case "loss":
+            return _between(value, low * (1 - LOSS_PCT / 100), high * (1 + LOSS_PCT / 100), below="better")
+        case "improvement":
+            speed_ups = Published(published.text, _speed_up_of(low), _speed_up_of(high))
+            return judge("speed-up", speed_ups, through(_speed_up_of, ours))
+        case "speed-up":
+            if ours.high - ours.low > 2 * WIDEST_PCT / 100 * value:
+                return "not judged"
+            if ours.low <= high and low <= ours.high:
+                return "reproduced"
+            slack = SPEED_PCT / 100 if low == high else 0.0
+            return _between(value, low * (1 - slack), high * (1 + slack), above="better")
 
 
 def _between(value: float, low: float, high: float, *, below: Verdict = "not", above: Verdict = "not") -> Verdict:
@@ -123,12 +72,32 @@ def _between(value: float, low: float, high: float, *, below: Verdict = "not", a
     return above if value > high else "reproduced"
 
 
-_JUDGES: dict[FigureKind, Callable[[Published, Interval], Verdict]] = {
-    "speed-up": _speed_up,
-    "improvement": _improvement,
-    "accuracy": _accuracy,
-    "loss": _loss,
-    "share": _share,
-    "count": _count,
-    "time": _time,
-}
+def _speed_up_of(improvement_pct: float) -> float:
+    return 1 / (1 - improvement_pct / 100)
+
+
+def crowded(setting: Setting, cores: int) -> str:
+    """Say why a setting of more workers than cores is not judged."""
+    where = f"{cores} core{'s' if cores > 1 else ''}"
+    if "nodes" in setting.options:
+        return f"{setting.workers} nodes took turns on {where}, which says nothing about speed-up"
+    return f"{setting.workers} workers on {where} say nothing about speed-up"
+
+
+def row_verdict(figures: Iterable[PaperFigure]) -> Verdict:
+    """Return the weightiest verdict of a row's figures."""
+    return min((figure.verdict for figure in figures), key=BY_WEIGHT.index, default="shown")
+
+
+def row_why(figures: Iterable[PaperFigure], verdict: Verdict) -> str:
+    """Give the reasons of a row's verdict, and the verdicts of its other figures."""
+    columns: dict[str, list[str]] = {}
+    for figure in sorted(figures, key=lambda figure: BY_WEIGHT.index(figure.verdict)):
+        what = "not reproduced" if figure.verdict == "not" else figure.verdict
+        if figure.verdict in ("shown", "baseline") or (figure.kind == "time" and figure.ours):
+            continue  # nothing to judge, or nothing that ever is
+        if figure.why:
+            columns.setdefault(f"{what}: {figure.why}", []).append(figure.column)
+        elif figure.verdict != verdict:
+            columns.setdefault(what, []).append(figure.column)
+    return "; ".join(f"{', '.join(names)} {what}" for what, names in columns.items())

@@ -2,12 +2,12 @@
 
 | file | does |
 | --- | --- |
-| `request` | what a sweep was asked for, checked |
-| `defaults` | what the command line must know before torch is imported |
+| `request` | the request for a sweep, checked |
+| `defaults` | defaults that the command line imports before torch |
 | `cells` | the combinations of engine, strategy, workers and sizes that a sweep runs |
-| `checks` | what is refused or said before the first run |
+| `checks` | checks before the first run |
 | `sweep` | the runs, interleaved, within the budget |
 | `store` | the folders of sweeps |
-| `observer` | who is shown the progress |
+| `observer` | callbacks for progress and messages |
 | `analysis/` | rows, fitted laws, and where the lost time went |
 """

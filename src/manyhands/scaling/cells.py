@@ -1,4 +1,4 @@
-"""From what a sweep was asked for to its cells, and what the runs of each are given."""
+"""The cells of a sweep, and the options of their runs."""
 
 import math
 from collections.abc import Iterator
@@ -16,130 +16,114 @@ from manyhands.tasks import Task
 from manyhands.training.plan import NEVER
 
 TRACE_STEPS = 6
-"""Steps of each run of which the report may draw a timeline; in all runs, so that all are alike."""
+"""Steps of a run's timeline, for the report; the same in all runs, so that all are alike."""
 
 
-def make_cells(asked: SweepRequest) -> list[Cell]:
-    """Return every cell once: for each batch and image size one worker alone, the probes, and what is compared."""
+def make_cells(request: SweepRequest) -> list[Cell]:
+    """Return the distinct cells: for each batch and image size the baseline, the probes, and the cells to compare."""
     cells: list[Cell] = []
-    for image_size, batch_size in product(asked.image_sizes, asked.batch_sizes):
+    for image_size, batch_size in product(request.image_sizes, request.batch_sizes):
         alone = Cell(
             role="baseline",
             engine="serial",
             workers=1,
             batch_size=batch_size,
             image_size=image_size,
-            replicate=asked.replicate,
+            replicate=request.replicate,
         )
-        cells += [alone, *_probes(asked, alone), *_compared(asked, alone)]
+        cells += [alone, *_probes(request, alone), *_compared(request, alone)]
     return list(dict.fromkeys(cells))  # two batches may ask for the same probe
 
 
-def why_not(asked: SweepRequest, cell: Cell, task: Task) -> str:
-    """Say why a cell cannot run, in the words of `manyhands train`; nothing where it can, as far as is known yet."""
+def why_not(request: SweepRequest, cell: Cell, task: Task) -> str:
+    """Return why a cell cannot run, in the words of `manyhands train`; empty where no obstacle is known."""
     try:
-        _check(asked, cell, task)
+        _check(request, cell, task)
     except UserError as error:
         return str(error)
     return ""
 
 
-def run_options(asked: SweepRequest, cell: Cell) -> dict[str, Any]:
-    """Return what a run of this cell is given, but for its steps."""
-    threads = {"threads": cell.threads} if cell.threads > 1 else {}
-    image_size = {"image_size": cell.image_size} if cell.image_size else {}
-    epochs = {"epochs": asked.epochs} if asked.epochs else {}
+def run_options(request: SweepRequest, cell: Cell) -> dict[str, Any]:
+    """Return the options of a run of this cell, without its steps."""
+    threads = cell.threads if cell.threads > 1 else 0
+    optional = {"epochs": request.epochs, "threads": threads, "image_size": cell.image_size}
     return {
-        **asked.options,
-        **epochs,
-        "engine": cell.engine,
-        "workers": cell.workers,
-        **threads,
-        "sync": cell.sync,
-        "batch_size": cell.batch_size,
-        **image_size,
-        "replicate": cell.replicate,
+        **request.options,
+        **{name: value for name, value in optional.items() if value},
+        **cell.model_dump(include={"engine", "workers", "sync", "batch_size", "replicate"}),
         "eval_every": NEVER,
         "trace": TRACE_STEPS,
     }
 
 
-def steps_per_epoch(asked: SweepRequest, cell: Cell) -> int:
-    """Return the steps in which this cell sees every sample once."""
-    samples = num_samples(asked, cell)
+def steps_per_epoch(request: SweepRequest, cell: Cell) -> int:
+    """Return the number of steps in an epoch of this cell."""
+    samples = num_samples(request, cell)
     return 1 if cell.batch_size == "full" else num_batches(samples, min(cell.batch_size, samples))
 
 
-def num_samples(asked: SweepRequest, cell: Cell) -> int:
-    """Return how many training samples this cell has, those that are repeated included."""
-    return asked.samples // asked.replicate * cell.replicate
+def num_samples(request: SweepRequest, cell: Cell) -> int:
+    """Return the number of training samples of this cell, replicated ones included."""
+    return request.samples // request.replicate * cell.replicate
 
 
-def own_steps(asked: SweepRequest) -> int:
-    """Return the fewest steps in which one worker alone would train the epochs asked for, or the task's own."""
-    alone = [cell for cell in make_cells(asked) if cell.role == "baseline"]
-    return min((asked.epochs or asked.own_epochs) * steps_per_epoch(asked, cell) for cell in alone)
+def own_steps(request: SweepRequest) -> int:
+    """Return the fewest steps that any baseline needs for the requested epochs, or else the task's own."""
+    alone = [cell for cell in make_cells(request) if cell.role == "baseline"]
+    return min((request.epochs or request.own_epochs) * steps_per_epoch(request, cell) for cell in alone)
 
 
-def num_steps(asked: SweepRequest, cell: Cell) -> int:
-    """Return how many steps a run of this cell makes, once that is chosen.
+def num_steps(request: SweepRequest, cell: Cell) -> int:
+    """Return the steps of a run of this cell, once they are chosen.
 
-    A probe tells how long a step takes: it needs no more of them than others do, though its batches are smaller.
+    A probe measures the time of a step: it makes no more steps than others, though its batches are smaller.
     """
-    if not asked.epochs:
-        return asked.steps
-    return own_steps(asked) if cell.role == "probe" else asked.epochs * steps_per_epoch(asked, cell)
+    if not request.epochs:
+        return request.steps
+    return own_steps(request) if cell.role == "probe" else request.epochs * steps_per_epoch(request, cell)
 
 
-def _probes(asked: SweepRequest, alone: Cell) -> Iterator[Cell]:
-    """Yield one worker alone with the batch that each of n workers gets."""
-    if asked.kind == "weak":
+def _probes(request: SweepRequest, alone: Cell) -> Iterator[Cell]:
+    """Yield the cells of one worker alone with the batch of one of n workers."""
+    if request.kind == "weak":
         return
-    whole = asked.samples if alone.batch_size == "full" else min(alone.batch_size, asked.samples)
-    for n in asked.workers:
+    whole = request.samples if alone.batch_size == "full" else min(alone.batch_size, request.samples)
+    for n in request.workers:
         if n > 1:
             yield alone.model_copy(update={"role": "probe", "batch_size": math.ceil(whole / n)})
 
 
-def _compared(asked: SweepRequest, alone: Cell) -> Iterator[Cell]:
-    """Yield the cells of several workers; one worker of any engine is the baseline."""
-    engines = [engine for engine in asked.engines if engine != "serial"]
-    for engine, spec, n in product(engines, asked.syncs, asked.workers):
-        if n > 1:
-            many = _many(engine, n, asked.threads)
-            work = _more_work(alone, n) if asked.kind == "weak" else {}
-            yield alone.model_copy(update={"role": "cell", "engine": engine, "sync": spec, **many, **work})
+def _compared(request: SweepRequest, alone: Cell) -> Iterator[Cell]:
+    """Yield the cells of several workers, in a weak sweep with n times the baseline's work for n workers."""
+    for engine, spec, n in product(request.engines, request.syncs, request.workers):
+        if engine == "serial" or n == 1:
+            continue
+        # Hybrid workers that do not divide evenly over processes are refused later.
+        threads = request.threads if engine == "hybrid" and n % request.threads == 0 else 1
+        change = {"role": "cell", "engine": engine, "sync": spec, "workers": n // threads, "threads": threads}
+        if request.kind == "weak" and alone.batch_size == "full":
+            change["replicate"] = alone.replicate * n
+        elif request.kind == "weak":
+            change["batch_size"] = alone.batch_size * n
+        yield alone.model_copy(update=change)
 
 
-def _many(engine: str, n: int, threads: int) -> dict[str, int]:
-    """Share n workers out over processes and threads; hybrid workers that do not divide are refused later."""
-    if engine == "hybrid" and n % threads == 0:
-        return {"workers": n // threads, "threads": threads}
-    return {"workers": n, "threads": 1}
-
-
-def _more_work(alone: Cell, n: int) -> dict[str, int]:
-    """Give n workers n times the work of one."""
-    if alone.batch_size == "full":
-        return {"replicate": alone.replicate * n}
-    return {"batch_size": alone.batch_size * n}
-
-
-def _check(asked: SweepRequest, cell: Cell, task: Task) -> None:
-    divides = cell.engine != "hybrid" or cell.size % asked.threads == 0
-    check(divides, f"{cell.size} workers cannot be processes of {asked.threads} threads each; see --threads")
+def _check(request: SweepRequest, cell: Cell, task: Task) -> None:
+    divides = cell.engine != "hybrid" or cell.size % request.threads == 0
+    check(divides, f"{cell.size} workers cannot be processes of {request.threads} threads each; see --threads")
     launcher, strategy = launch.make(cell.engine), sync.make(cell.sync)
-    config = resolve(asked.task, run_options(asked, cell), task)
+    config = resolve(request.task, run_options(request, cell), task)
     launcher.check(config)
     check_features(strategy, launcher.features, cell.engine)
     check(strategy.exact or not config.exact, f"--exact needs an exact sync, and '{cell.sync}' is not one")
-    samples = num_samples(asked, cell)
+    samples = num_samples(request, cell)
     check(
         cell.size <= samples,
         f"{cell.size} workers cannot share {samples} training samples; use at most {samples} workers",
     )
     check(
-        asked.kind == "strong" or cell.batch_size == "full" or cell.batch_size <= samples,
+        request.kind == "strong" or cell.batch_size == "full" or cell.batch_size <= samples,
         f"a batch of {cell.batch_size} is more than the {samples} training samples; "
         f"give each worker less with --batch-sizes, or add --replicate",
     )

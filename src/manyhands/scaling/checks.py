@@ -1,4 +1,4 @@
-"""What is found out before a sweep starts its first run: cells that cannot run, a budget too short, a busy machine."""
+"""Checks before the first run of a sweep: cells that cannot run, a budget that is too short, a busy machine."""
 
 import math
 import signal
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from manyhands import tasks
 from manyhands.errors import UserError, check
@@ -17,61 +17,55 @@ from manyhands.scaling.observer import SweepObserver
 from manyhands.scaling.request import SweepRequest
 
 
-def check_nothing_given(options: Mapping[str, Any]) -> None:
-    """Refuse to change a sweep that is resumed."""
-    for name, value in options.items():
-        check(value is None, f"a resumed sweep keeps what it was asked for; leave --{name.replace('_', '-')} out")
+def blocked_cells(request: SweepRequest) -> dict[str, str]:
+    """Return the reasons why cells cannot run, by the cells' keys."""
+    task = tasks.load(request.task)
+    blocked = {cell.key: reason for cell in make_cells(request) if (reason := why_not(request, cell, task))}
+    check_not_all(request, blocked)
+    return blocked
 
 
-def marks_of(asked: SweepRequest) -> dict[str, str]:
-    """Return why cells cannot run, by their keys."""
-    task = tasks.load(asked.task)
-    marks = {cell.key: reason for cell in make_cells(asked) if (reason := why_not(asked, cell, task))}
-    check_not_all(asked, marks)
-    return marks
-
-
-def check_not_all(asked: SweepRequest, reasons: Mapping[str, str]) -> None:
-    """Refuse a sweep of which nothing can run but one worker alone."""
-    compared = [cell.key for cell in make_cells(asked) if cell.role == "cell"]
+def check_not_all(request: SweepRequest, reasons: Mapping[str, str]) -> None:
+    """Raise UserError where nothing can run but one worker alone."""
+    compared = [cell.key for cell in make_cells(request) if cell.role == "cell"]
     if all(key in reasons for key in compared):
         raise UserError(f"nothing of this sweep can run: {reasons[compared[0]]}")
 
 
-def set_clock(clock: Clock, asked: SweepRequest) -> float:
-    """Let the budget count, and keep time for what follows the runs; return what it takes to start a process here.
+def set_clock(clock: Clock, request: SweepRequest) -> float:
+    """Set the clock's budget and its reserve for after the runs; return the estimated time to start a process.
 
-    That is what this process, which has done the same, has taken itself; on a busy machine it takes longer.
+    The estimate is the time that this process took to start, which shows how busy the machine is.
     """
     start_s = clock.elapsed_s + (0.0 if clock.spent_s else START_S)
-    clock.budget_s = parse_duration(asked.budget) if asked.budget else math.inf
+    clock.budget_s = parse_duration(request.budget) if request.budget else math.inf
     clock.reserve_s = END_S + REPORT * start_s
     return start_s
 
 
 def within_budget(
-    asked: SweepRequest, marks: Mapping[str, str], start_s: float, clock: Clock, observe: SweepObserver
+    request: SweepRequest, blocked: Mapping[str, str], start_s: float, clock: Clock, observe: SweepObserver
 ) -> SweepRequest:
-    """Refuse a budget in which not every cell can run once, unless the user wants to take the time all the same."""
-    cells = [cell for cell in make_cells(asked) if cell.key not in marks]
-    takes_s = least_s(cells, start_s, asked.step_s)
-    if asked.over_budget or takes_s <= clock.left_s:
-        return asked
-    sentence = too_short(asked.budget, clock, cells, takes_s)
+    """Raise UserError where not every cell can run once within the budget, unless the user agrees to exceed it."""
+    cells = [cell for cell in make_cells(request) if cell.key not in blocked]
+    takes_s = least_s(cells, start_s, request.step_s)
+    if request.over_budget or takes_s <= clock.left_s:
+        return request
+    sentence = too_short(request.budget, clock, cells, takes_s)
     check(observe.confirm(sentence), sentence)
-    return asked.model_copy(update={"over_budget": True})
+    return request.model_copy(update={"over_budget": True})
 
 
-def say_if_busy(cores: CoreMeter, asked: SweepRequest, observe: SweepObserver) -> None:
-    """Say at once that other programs use the cores that the workers will need."""
-    others = others_of([cores.read(max(asked.workers)).to_json()])
+def say_if_busy(cores: CoreMeter, request: SweepRequest, observe: SweepObserver) -> None:
+    """Warn the user where other programs use the cores that the workers will need."""
+    others = others_of([cores.read(max(request.workers)).to_json()])
     if others is not None and others.disturbed:
         observe.say(f"{others} just now: times will be too long and speed-ups mean little, unless they end")
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM end a sweep as Ctrl-C does; outside the main thread, where Python forbids it, do nothing."""
+    """Make SIGTERM end a sweep like Ctrl-C; do nothing outside the main thread, where Python forbids it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""What the command line must know of sweeps and profiles before it imports what runs them."""
+"""Defaults and names of a sweep's options, which the command line imports before torch."""
 
 from typing import TYPE_CHECKING
 
@@ -17,13 +17,13 @@ BELONG_TO_CELLS = {
     "batch_per_worker": "batch_sizes",
     "image_size": "image_sizes",
 }
-"""Settings of a run that differ from cell to cell, and the option that takes several."""
+"""Settings of a run that differ from cell to cell, and the sweep's option that takes several values."""
 SET_BY_SWEEP = {*BELONG_TO_CELLS, "trace", "eval_every", "checkpoint_every", "keep"}
 """Settings of a run that a sweep sets itself."""
 
 
 def check_kind(kind: str) -> "Kind":
-    """Return the kind of scaling that is meant."""
+    """Return `kind` where it is strong or weak; raise UserError otherwise."""
     if kind not in KINDS:
         unknown("kind of scaling", kind, KINDS)
     return "strong" if kind == "strong" else "weak"

@@ -1,4 +1,4 @@
-"""Who is shown how a sweep is doing, and asked where it cannot keep its budget."""
+"""Callbacks for the progress, messages and questions of a sweep."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,34 +6,34 @@ from dataclasses import dataclass
 from manyhands.record import Cell, Measure
 
 PILOT = -1
-"""The round before the first repeat."""
+"""The repeat number of the pilot runs, before the first repeat."""
 
 
 @dataclass(frozen=True)
 class SweepPulse:
-    """How a sweep is doing: what the progress bar shows."""
+    """The progress of a sweep, for the progress bar."""
 
     cell: Cell
     repeat: int
-    """From 0; `PILOT` before the first."""
+    """Counted from 0; `PILOT` before the first."""
     repeats: int
     done: int
-    """Runs that have ended: of the pilot round, or of all repeats."""
+    """Number of ended runs: of the pilot round, or of all repeats."""
     total: int
     eta_s: float | None
-    """Seconds left, where that can be told."""
+    """Estimated seconds left; None where nothing is known yet."""
     measure: Measure | None = None
-    """What has just been measured; None when a run starts."""
+    """The run that has just ended; None when one starts."""
 
 
 @dataclass(frozen=True)
 class SweepObserver:
-    """Who is shown how a sweep is doing, and told what they should know."""
+    """Callbacks for progress, for messages to the user, and for questions."""
 
     pulse: Callable[[SweepPulse], None] = lambda pulse: None
     say: Callable[[str], None] = lambda sentence: None
     confirm: Callable[[str], bool] = lambda sentence: False
-    """Asked whether to go on where a budget is too short."""
+    """Return whether to go on where a budget is too short."""
 
 
 NOBODY = SweepObserver()

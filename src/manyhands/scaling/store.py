@@ -1,4 +1,4 @@
-"""The folders of sweeps: what was asked for, the runs that have ended, and which sweep to go on with."""
+"""The folders of sweeps: create one, read its runs, find the one to resume."""
 
 import contextlib
 from pathlib import Path
@@ -10,32 +10,32 @@ from manyhands.request import absolute
 from manyhands.scaling.request import SweepRequest
 
 
-def open_sweep(out: Path, asked: SweepRequest) -> SweepDir:
-    """Make the folder of a new sweep; one that cannot be written is a user error."""
-    sweep = SweepDir.new(out, stem_of(asked.task), asked.kind)
+def open_sweep(out: Path, request: SweepRequest) -> SweepDir:
+    """Create the folder of a new sweep; raise UserError where it cannot be written."""
+    sweep = SweepDir.new(out, stem_of(request.task), request.kind)
     with writing_below(out):
-        write_atomically(sweep.toml, asked.to_toml())
+        write_atomically(sweep.toml, request.to_toml())
     return sweep
 
 
 def read_measures(sweep: SweepDir) -> list[Measure]:
-    """Return the runs of a sweep that have ended."""
+    """Return the ended runs of a sweep."""
     return read_lines(sweep.measures, Measure, "a run of a sweep")
 
 
 def sweep_to_resume(out: Path, kind: Kind, task: str, name: str = "") -> SweepDir:
-    """Return the sweep of this name to go on with, or the newest one of this kind and task that is not complete."""
+    """Return the sweep to resume: the one with this name, or the newest incomplete one of this kind and task."""
     if name:
         sweep = SweepDir.find(out, name)
-        asked = SweepRequest.from_toml(sweep.toml)
-        same = (asked.kind, asked.task) == (kind, absolute(task))
-        check(same, f"sweep '{sweep.path.name}' is a {asked.kind} one of '{asked.task}', not a {kind} one of '{task}'")
-        check(not _is_complete(sweep), f"sweep '{sweep.path.name}' is complete; there is nothing to go on with")
+        request = SweepRequest.from_toml(sweep.toml)
+        same, this = (request.kind, request.task) == (kind, absolute(task)), f"sweep '{sweep.path.name}'"
+        check(same, f"{this} is a {request.kind} one of '{request.task}', not a {kind} one of '{task}'")
+        check(not _is_complete(sweep), f"{this} is complete; there is nothing to go on with")
         return sweep
     for sweep in reversed(SweepDir.all_in(out)):
-        with contextlib.suppress(UserError):  # a damaged one is not what is looked for
-            asked = SweepRequest.from_toml(sweep.toml)
-            if (asked.kind, asked.task) == (kind, absolute(task)) and not _is_complete(sweep):
+        with contextlib.suppress(UserError):  # skips damaged ones
+            request = SweepRequest.from_toml(sweep.toml)
+            if (request.kind, request.task) == (kind, absolute(task)) and not _is_complete(sweep):
                 return sweep
     raise UserError(f"there is no unfinished {kind} sweep of '{task}' under '{out}'")
 

@@ -1,4 +1,4 @@
-"""A sweep: every cell measured several times, in turn, so that what changes on the machine meets all of them alike."""
+"""Run a sweep: every cell several times, in turn, so that changes of the machine's speed affect all of them alike."""
 
 import shutil
 from collections import Counter
@@ -7,53 +7,38 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, final
 
-from manyhands.errors import UserError
+from manyhands.errors import UserError, check
+from manyhands.launch.environment import outer_world
 from manyhands.machine import facts
 from manyhands.machine.load import CoreMeter
-from manyhands.measurement.budget import (
-    MAX_REPEATS,
-    MIN_REPEATS,
-    Clock,
-    Pilot,
-    RunLength,
-    around_pilot,
-    choose,
-    fitting,
-    steps_of_pilot,
-)
+from manyhands.measurement import budget
+from manyhands.measurement.budget import Clock, Pilot, RunLength
 from manyhands.measurement.measure import TOO_LONG, measure
 from manyhands.record import Cell, Measure, SweepDir, SweepRecord, write_atomically
 from manyhands.record.owner import own
 from manyhands.record.store import append_lines
 from manyhands.record.texts import count
+from manyhands.scaling import checks
 from manyhands.scaling.analysis.analyse import analyse
 from manyhands.scaling.cells import make_cells, num_steps, own_steps, run_options
-from manyhands.scaling.checks import (
-    check_not_all,
-    check_nothing_given,
-    ended_by_signals,
-    marks_of,
-    say_if_busy,
-    set_clock,
-    within_budget,
-)
 from manyhands.scaling.defaults import check_kind
 from manyhands.scaling.observer import NOBODY, PILOT, SweepObserver, SweepPulse
-from manyhands.scaling.request import SweepRequest, ask, check_may_start, spec_of_task
+from manyhands.scaling.request import SweepRequest, ask, spec_of_task
 from manyhands.scaling.store import open_sweep, read_measures, sweep_to_resume
 from manyhands.tasks import Task
+from manyhands.tasks.load import check_not_importing
 
 PILOT_TIMEOUT_S = 600.0
 TIMEOUT_S = 3600.0
-"""How long a run may take of which nothing is known yet."""
+"""Time limit of a run whose duration is not known yet."""
 PATIENCE = 10.0
-"""How many times as long as expected a run may take, and a minute more."""
+"""Time limit of other runs, as a multiple of the expected time; a minute is added."""
 MAX_FAILURES = 2
-"""Failures in a row after which a cell is not tried again."""
+"""Consecutive failures after which a cell is not tried again."""
 
 
 class Swept(NamedTuple):
-    """A sweep that has ended or was stopped."""
+    """The folder and record of a sweep that is complete or was interrupted."""
 
     folder: SweepDir
     record: SweepRecord
@@ -85,148 +70,135 @@ def sweep(
     options: Mapping[str, Any],
     spent_s: float = 0.0,
 ) -> Swept:
-    """Do as `scale` does, and tell where all is kept: a sweep that is resumed may lie elsewhere than under `out`.
+    """Do as `scale` does, and return the folder too: a resumed sweep may lie elsewhere than under `out`.
 
-    The budget counts from when the command was given, which was `spent_s` ago.
+    The budget counts from when the command was given, `spent_s` ago.
     """
     clock, cores = Clock(spent_s=spent_s), CoreMeter()
-    check_may_start()
+    check_not_importing()
+    check(outer_world() is None, "a sweep starts its own workers; run it without mpiexec, srun or torchrun")
     if resume:
-        check_nothing_given(options)
-        named = resume if isinstance(resume, str) else ""
-        folder = sweep_to_resume(out, check_kind(kind), spec_of_task(task), named)
-        asked = SweepRequest.from_toml(folder.toml)
-        marks = marks_of(asked)
-        set_clock(clock, asked)
+        for option, value in options.items():
+            check(value is None, f"a resumed sweep keeps its options; leave --{option.replace('_', '-')} out")
+        name = resume if isinstance(resume, str) else ""
+        folder = sweep_to_resume(out, check_kind(kind), spec_of_task(task), name)
+        request = SweepRequest.from_toml(folder.toml)
+        blocked = checks.blocked_cells(request)
+        checks.set_clock(clock, request)
     else:
-        asked = ask(check_kind(kind), spec_of_task(task), options)
-        marks = marks_of(asked)
-        asked = within_budget(asked, marks, set_clock(clock, asked), clock, observe)
-        folder = open_sweep(out, asked)
-    with own(folder.path, f"sweep '{folder.path.name}'", observe.say), ended_by_signals():
-        say_if_busy(cores, asked, observe)
-        work = _Sweep(folder, asked, marks, observe, clock)
+        request = ask(check_kind(kind), spec_of_task(task), options)
+        blocked = checks.blocked_cells(request)
+        request = checks.within_budget(request, blocked, checks.set_clock(clock, request), clock, observe)
+        folder = open_sweep(out, request)
+    with own(folder.path, f"sweep '{folder.path.name}'", observe.say), checks.ended_by_signals():
+        checks.say_if_busy(cores, request, observe)
+        running = _Sweep(folder, request, blocked, observe, clock)
         try:
-            work.run()
+            running.run()
         except KeyboardInterrupt:
-            return Swept(folder, work.finish("interrupted"))
-        return Swept(folder, work.finish("complete"))
+            return Swept(folder, running.finish("interrupted"))
+        return Swept(folder, running.finish("complete"))
 
 
 @final
 class _Sweep:
-    """A sweep that is going on, or goes on again."""
+    """A sweep in progress, new or resumed."""
 
     def __init__(
-        self, folder: SweepDir, asked: SweepRequest, marks: Mapping[str, str], observe: SweepObserver, clock: Clock
+        self, folder: SweepDir, request: SweepRequest, blocked: Mapping[str, str], observe: SweepObserver, clock: Clock
     ) -> None:
-        self._folder, self._asked, self._observe, self._clock = folder, asked, observe, clock
-        self._cells = make_cells(asked)
+        self._folder, self._request, self._observe, self._clock = folder, request, observe, clock
+        self._cells = make_cells(request)
         self._measures = read_measures(folder)
-        self._marks = marks
+        self._blocked = blocked
+        self._pilot_folder = folder.path / "pilot"
         self._warned: set[str] = set()
         self._failures: Counter[str] = Counter()
         self._failed_in_pilot: set[str] = set()
         self._pilot_runs: list[Measure] = []
         self._takes_s: dict[str, float] = {}
-        self._notes = list(before.notes) if (before := folder.read_or_none()) else []
-        for known in self._measures:
-            self._learn(known, known.total_s)
+        before = folder.read_or_none()
+        self._notes = list(before.notes) if before else []
+        self._wall_before_s = before.wall_s if before else 0.0
+        for run in self._measures:
+            self._learn(run, run.total_s)
 
     def run(self) -> None:
-        """Measure all that is not measured yet."""
+        """Run every cell that has not been run yet."""
         try:
-            self._mark()
-            if self._asked.needs_pilot:
+            self._keep_blocked()
+            if self._request.needs_pilot:
                 self._choose(self._pilot())
             self._repeat()
             self._adopt_where_nothing_else_is()
         finally:
-            self._tidy()
+            self._remove_unnamed_folders()
 
     def _repeat(self) -> None:
-        """Run every cell in turn, again and again; before each round, see what there is still time for."""
-        done, repeat, planned = {(m.cell, m.repeat) for m in self._measures}, 0, self._asked.repeats
-        while repeat < self._asked.repeats:
+        """Run every cell in turn, repeat by repeat; after each, reduce the repeats to those that still fit."""
+        done, repeat, planned = {(run.cell, run.repeat) for run in self._measures}, 0, self._request.repeats
+        while repeat < self._request.repeats:
             cells = self._round(repeat)
             for i, cell in enumerate(cells):
                 if (cell.key, repeat) in done or self._failures[cell.key] >= MAX_FAILURES:
                     continue
                 if not self._has_time(cell):
-                    self._notes.append(
-                        f"--budget {self._asked.budget} ended the sweep in repeat {repeat + 1} of {planned}"
-                    )
+                    ended = f"ended the sweep in repeat {repeat + 1} of {planned}"
+                    self._notes.append(f"--budget {self._request.budget} {ended}")
                     return
-                at = repeat * len(cells) + i
-                pulse = SweepPulse(
-                    cell,
-                    repeat,
-                    self._asked.repeats,
-                    at,
-                    self._asked.repeats * len(cells),
-                    self._left_s(repeat, cells[i:]),
-                )
-                self._keep(self._measured(pulse, num_steps(self._asked, cell), self._folder.runs))
+                repeats, num_done = self._request.repeats, repeat * len(cells) + i
+                left_s = self._left_s(repeat, cells[i:])
+                pulse = SweepPulse(cell, repeat, repeats, num_done, repeats * len(cells), left_s)
+                self._keep(self._measured(pulse, num_steps(self._request, cell), self._folder.runs))
             repeat += 1
-            fit = fitting([self._takes_s.get(cell.key, 0.0) for cell in cells], self._clock.left_s)
-            self._set_repeats(min(self._asked.repeats, repeat + fit))
+            fit = budget.fitting([self._takes_s.get(cell.key, 0.0) for cell in cells], self._clock.left_s)
+            self._request = self._request.model_copy(update={"repeats": min(self._request.repeats, repeat + fit)})
         if repeat < planned:
-            self._notes.append(f"--budget {self._asked.budget} had time for {repeat} of {count(planned, 'repeat')}")
+            self._notes.append(f"--budget {self._request.budget} had time for {repeat} of {count(planned, 'repeat')}")
 
-    def _tidy(self) -> None:
-        """Remove what the pilot left, and the folders of runs that failed or were ended: nothing names them."""
+    def _remove_unnamed_folders(self) -> None:
+        """Remove the pilot's folder, and those of failed runs, which no measure names."""
         shutil.rmtree(self._pilot_folder, ignore_errors=True)
         named = {run.run for run in self._measures}
         for folder in self._folder.runs.glob("*"):
             if f"{folder.parent.name}/{folder.name}" not in named:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    @property
-    def _pilot_folder(self) -> Path:
-        return self._folder.path / "pilot"
-
     def finish(self, status: Literal["complete", "interrupted"]) -> SweepRecord:
-        """Work out what the runs say together, and write it down."""
-        asked, cells, measures = self._asked, self._cells, self._measures
-        found = analyse(asked.kind, cells, measures, facts.cores())
+        """Analyse the runs, and write the record."""
+        request, cells, measures = self._request, self._cells, self._measures
+        analysis = analyse(request.kind, cells, measures, facts.cores())
         record = SweepRecord(
             id=self._folder.path.name,
-            kind=asked.kind,
             status=status,
-            task=asked.task,
-            command=asked.command,
-            started=asked.started,
-            wall_s=self._wall_before_s() + self._clock.elapsed_s,
-            repeats=asked.repeats,
-            steps=num_steps(asked, cells[0]),
+            **request.model_dump(include={"kind", "task", "command", "started", "repeats", "budget"}),
+            wall_s=self._wall_before_s + self._clock.elapsed_s,
+            steps=num_steps(request, cells[0]),
             cells=cells,
             measures=measures,
-            rows=found.rows,
-            fits=found.fits,
-            findings=found.findings,
+            **analysis._asdict(),
             warnings=list(dict.fromkeys(sentence for run in measures for sentence in run.warnings)),
             hardware=facts.hardware(),
             versions=facts.versions(),
-            budget=asked.budget,
             notes=self._notes,
         )
         self._folder.write(record)
         return record
 
     def _round(self, repeat: int) -> list[Cell]:
-        """Return the cells in this repeat's order: forth and back, so that none always comes after the same."""
-        cells = [cell for cell in self._cells if cell.key not in self._marks]
+        """Return the cells in the order of a repeat: every second one backwards, to vary which cell follows which."""
+        cells = [cell for cell in self._cells if cell.key not in self._blocked]
         return cells if repeat % 2 == 0 else cells[::-1]
 
     def _pilot(self) -> dict[str, Pilot]:
-        """Run every cell shortly, to tell how long others take; probes come last, since a sweep can do without."""
+        """Run every cell briefly, to measure how long runs take; probes come last, since a sweep can do without."""
         cells = sorted(self._round(0), key=lambda cell: cell.role == "probe")
-        pilots, reasons = dict[str, Pilot](), dict(self._marks)
+        pilots, reasons = dict[str, Pilot](), dict(self._blocked)
         for i, cell in enumerate(cells):
             begun_s = self._clock.now()
-            pulse = SweepPulse(cell, PILOT, self._asked.repeats, i, len(cells), max(0.0, self._clock.left_s))
+            pulse = SweepPulse(cell, PILOT, self._request.repeats, i, len(cells), max(0.0, self._clock.left_s))
             if self._has_time(cell, at_least_s=min((p.fixed_s for p in pilots.values()), default=0.0)):
-                run = self._measured(pulse, steps_of_pilot(self._asked.step_s), self._pilot_folder)
+                run = self._measured(pulse, budget.steps_of_pilot(self._request.step_s), self._pilot_folder)
             else:
                 run = Measure(cell=cell.key, repeat=PILOT, failed=f"left out: {self._used_up}")
             self._pilot_runs.append(run)
@@ -234,72 +206,68 @@ class _Sweep:
                 reasons[cell.key] = run.failed
                 self._failed_in_pilot.add(cell.key)
             else:
-                pilots[cell.key] = pilot_of(run, self._clock.now() - begun_s)
-        self._check_some_ran(reasons)
+                pilots[cell.key] = _pilot_of(run, self._clock.now() - begun_s)
+        try:
+            checks.check_not_all(self._request, reasons)
+        except UserError:
+            shutil.rmtree(self._folder.path, ignore_errors=True)  # there is nothing to resume
+            raise
         return pilots
 
     def _has_time(self, cell: Cell, at_least_s: float = 0.0) -> bool:
-        """Tell whether there is time for half of a run, or more: what took long may be quicker now."""
+        """Return whether there is time for at least half of a run, which may be faster than the last one."""
         return self._in_free_pilot or self._clock.left_s > max(self._takes_s.get(cell.key, 0.0), at_least_s) / 2
 
     @property
     def _in_free_pilot(self) -> bool:
-        """Whether a pilot goes on that may take longer than the budget."""
-        return self._asked.over_budget and self._asked.needs_pilot
+        """Whether a pilot is running that may exceed the budget."""
+        return self._request.over_budget and self._request.needs_pilot
 
     @property
     def _used_up(self) -> str:
-        return f"--budget {self._asked.budget} was used up"
-
-    def _check_some_ran(self, reasons: Mapping[str, str]) -> None:
-        try:
-            check_not_all(self._asked, reasons)
-        except UserError:
-            shutil.rmtree(self._folder.path, ignore_errors=True)  # nothing to go on with
-            raise
+        return f"--budget {self._request.budget} was used up"
 
     def _choose(self, pilots: Mapping[str, Pilot]) -> None:
-        """Choose steps and repeats, and keep them, so that a sweep that is stopped goes on with the same."""
-        choice = self._given_steps(pilots) if self._asked.steps or self._asked.epochs else self._own_steps(pilots)
+        """Choose steps and repeats, and store them, so that a resumed sweep keeps them."""
+        request, left_s, timings = self._request, self._clock.left_s, list(pilots.values())
+        choice: RunLength | None
+        if request.steps or request.epochs:  # only the repeats are left to choose
+            fit = budget.fitting(list(self._expected_s(pilots).values()), left_s)
+            choice = RunLength(request.steps, min(request.repeats or budget.MAX_REPEATS, fit)) if fit else None
+        else:
+            choice = budget.choose(timings, left_s, own_steps=own_steps(request), repeats=request.repeats)
         if choice is None:
-            steps = steps_of_pilot(self._asked.step_s)
-            choice = around_pilot(list(pilots.values()), self._clock.left_s, steps=steps, repeats=self._asked.repeats)
-        self._say_what_is_less(choice)
-        given = {"epochs": 0, "steps": choice.steps} if choice.steps else {}
-        self._asked = self._asked.model_copy(update={**given, "repeats": choice.repeats})
-        cells = {cell.key: cell for cell in self._cells}
-        self._takes_s = {key: pilot.takes_s(num_steps(self._asked, cells[key])) for key, pilot in pilots.items()}
+            steps = budget.steps_of_pilot(request.step_s)
+            choice = budget.around_pilot(timings, left_s, steps=steps, repeats=request.repeats)
+        self._note_shortfall(choice)
+        chosen = {"epochs": 0, "steps": choice.steps} if choice.steps else {}
+        self._request = request.model_copy(update={**chosen, "repeats": choice.repeats})
+        self._takes_s = self._expected_s(pilots)
         if choice.counts_pilot:
             self._adopt()
-        write_atomically(self._folder.toml, self._asked.to_toml())
+        write_atomically(self._folder.toml, self._request.to_toml())
 
-    def _own_steps(self, pilots: Mapping[str, Pilot]) -> RunLength | None:
-        steps = own_steps(self._asked)
-        return choose(list(pilots.values()), self._clock.left_s, own_steps=steps, repeats=self._asked.repeats)
-
-    def _given_steps(self, pilots: Mapping[str, Pilot]) -> RunLength | None:
-        """Choose the repeats alone; epochs stay what they are."""
+    def _expected_s(self, pilots: Mapping[str, Pilot]) -> dict[str, float]:
+        """Return the expected time of a run of each cell."""
         cells = {cell.key: cell for cell in self._cells}
-        takes_s = [pilot.takes_s(num_steps(self._asked, cells[key])) for key, pilot in pilots.items()]
-        fit = fitting(takes_s, self._clock.left_s)
-        return RunLength(self._asked.steps, min(self._asked.repeats or MAX_REPEATS, fit)) if fit else None
+        return {key: pilot.takes_s(num_steps(self._request, cells[key])) for key, pilot in pilots.items()}
 
-    def _say_what_is_less(self, choice: RunLength) -> None:
-        """Note what the budget had no time for, of what was asked or what statistics need."""
-        asked, had = self._asked, f"--budget {self._asked.budget} had time for"
+    def _note_shortfall(self, choice: RunLength) -> None:
+        """Note where the budget allows fewer steps or repeats than requested, or than intervals need."""
+        request, had = self._request, f"--budget {self._request.budget} had time for"
         repeats, noted = count(choice.repeats, "repeat"), len(self._notes)
-        if choice.counts_pilot and (asked.steps or asked.epochs):
-            whole = f"{asked.steps:,}" if asked.steps else f"those of {count(asked.epochs, 'epoch')}"
+        if choice.counts_pilot and (request.steps or request.epochs):
+            whole = f"{request.steps:,}" if request.steps else f"those of {count(request.epochs, 'epoch')}"
             self._notes.append(f"{had} {choice.steps} steps of each run instead of {whole}")
-        if asked.repeats > choice.repeats:
-            self._notes.append(f"{had} {repeats} instead of {asked.repeats}")
-        elif not asked.repeats and choice.repeats < MIN_REPEATS:
-            self._notes.append(f"{had} {repeats}; intervals need {MIN_REPEATS}, so there are none")
+        if request.repeats > choice.repeats:
+            self._notes.append(f"{had} {repeats} instead of {request.repeats}")
+        elif not request.repeats and choice.repeats < budget.MIN_REPEATS:
+            self._notes.append(f"{had} {repeats}; intervals need {budget.MIN_REPEATS}, so there are none")
         for note in self._notes[noted:]:
             self._observe.say(note)
 
     def _adopt(self, without: Collection[str] = ()) -> None:
-        """Count the pilot's runs as a first repeat, for all cells but some."""
+        """Count the pilot's runs as the first repeat of all cells but those of `without`."""
         for run in self._pilot_runs:
             if run.cell in without:
                 continue
@@ -313,29 +281,32 @@ class _Sweep:
         self._pilot_runs = []
 
     def _adopt_where_nothing_else_is(self) -> None:
-        """Let pilots stand for cells that there was no time for; a cell whose runs failed otherwise has failed."""
+        """Count the pilots of cells that there was no time to run; other failures of a cell stand."""
         known = {run.cell for run in self._measures if not run.failed.endswith((self._used_up, TOO_LONG))}
         if left := [run for run in self._pilot_runs if run.cell not in known and not run.failed]:
             self._notes.append(f"{count(len(left), 'cell')} had time for a pilot of {left[0].steps} steps alone")
         self._adopt(without=known)
 
-    def _mark(self) -> None:
-        """Write down the cells that cannot run, and why."""
-        known = {m.cell for m in self._measures}
-        for key, reason in self._marks.items():
+    def _keep_blocked(self) -> None:
+        """Store a failed run, with the reason, for each cell that cannot run."""
+        known = {run.cell for run in self._measures}
+        for key, reason in self._blocked.items():
             if key not in known:
                 self._keep(Measure(cell=key, repeat=0, failed=reason))
 
     def _measured(self, pulse: SweepPulse, steps: int, out: Path) -> Measure:
-        """Run a cell once, shown before and after."""
+        """Run a cell once; the observer gets a pulse before and after."""
         self._observe.pulse(pulse)
         cell, begun_s = pulse.cell, self._clock.now()
-        options = {**run_options(self._asked, cell), "steps": steps}
+        options = {**run_options(self._request, cell), "steps": steps}
         patience_s = self._patience_s(pulse)
         timeout_s = patience_s if self._in_free_pilot else min(patience_s, max(0.0, self._clock.left_s))
-        run = measure(self._asked.task, options, out, timeout_s=timeout_s, cell=cell.key, repeat=pulse.repeat)
+        run = measure(self._request.task, options, out, timeout_s=timeout_s, cell=cell.key, repeat=pulse.repeat)
         took_s = self._clock.now() - begun_s
-        self._warn(run)
+        for sentence in run.warnings:
+            if sentence not in self._warned:
+                self._warned.add(sentence)
+                self._observe.say(f"warning: {sentence}")
         if run.failed and timeout_s < patience_s and took_s >= timeout_s:
             run = run.model_copy(update={"failed": f"ended after {took_s:.0f} s: {self._used_up}"})
         self._learn(run, took_s)
@@ -347,15 +318,8 @@ class _Sweep:
         self._measures.append(run)
         append_lines(self._folder.measures, [run])
 
-    def _warn(self, run: Measure) -> None:
-        """Say once what a run's record warns of."""
-        for sentence in run.warnings:
-            if sentence not in self._warned:
-                self._observe.say(f"warning: {sentence}")
-        self._warned.update(run.warnings)
-
     def _learn(self, run: Measure, took_s: float) -> None:
-        """Count failures in a row, and note how long a run takes."""
+        """Count consecutive failures, and store how long a run takes."""
         self._failures[run.cell] = self._failures[run.cell] + 1 if run.failed else 0
         if not run.failed and run.repeat != PILOT:
             self._takes_s[run.cell] = took_s
@@ -369,23 +333,15 @@ class _Sweep:
         return PILOT_TIMEOUT_S if pulse.cell.key in self._failed_in_pilot else TIMEOUT_S
 
     def _left_s(self, repeat: int, cells: Sequence[Cell]) -> float | None:
-        """Return how long these cells and the rounds after them will take: of what is not known, as the others."""
+        """Estimate the time of `cells` and the repeats after them; a cell that was not timed counts as the mean."""
         if not self._takes_s:
             return None
         usual = sum(self._takes_s.values()) / len(self._takes_s)
-        rest = [*cells, *self._round(0) * (self._asked.repeats - repeat - 1)]
+        rest = [*cells, *self._round(0) * (self._request.repeats - repeat - 1)]
         return sum(self._takes_s.get(cell.key, usual) for cell in rest if self._failures[cell.key] < MAX_FAILURES)
 
-    def _set_repeats(self, repeats: int) -> None:
-        self._asked = self._asked.model_copy(update={"repeats": repeats})
 
-    def _wall_before_s(self) -> float:
-        """Return how long the sweep took before it was stopped, where it could say so."""
-        before = self._folder.read_or_none()
-        return before.wall_s if before else 0.0
-
-
-def pilot_of(run: Measure, took_s: float) -> Pilot:
-    """Tell what a run's steps took from what else it did."""
+def _pilot_of(run: Measure, took_s: float) -> Pilot:
+    """Separate the time of a run's steps from the rest of its time."""
     step_s = run.step_ms / 1e3
     return Pilot(fixed_s=max(0.0, took_s - run.steps * step_s), step_s=step_s)

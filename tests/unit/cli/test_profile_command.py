@@ -70,7 +70,7 @@ def test_settings_come_from_a_file(manyhands: Run, tiny: Callable[[str], str]) -
         ("mlp --rank -1", "there is no rank -1"),
         ("mlp --rows 0", "rows must be at least 1, got 0"),
         ("mlp --steps 5", "a profile of 5 steps is too short"),
-        ("mlp --engine sim --workers 2", "a profile is of real time, of which engine sim has none"),
+        ("mlp --engine sim --workers 2", "a profile measures real time, which engine sim does not have"),
         ("mlp --lins", "did you mean --lines?"),
     ],
 )

@@ -126,7 +126,7 @@ def test_the_least_is_every_cell_once_and_the_budget_that_is_advised_has_room_fo
     assert takes_s == pytest.approx(4 * 3.0 + 3 * 10 * 0.1), "without the probe; mpi starts two in a row; 10 steps"
     clock = Clock(10.0, spent_s=3.0, now=lambda: 0.0, reserve_s=2.0)
     sentence = too_short("10s", clock, cells, takes_s)
-    assert "each of 3 cells once, takes about 15.0 s, and 5.00 s are left for it of --budget 10s" in sentence
+    assert "each of 3 cells takes about 15.0 s, but only 5.00 s are left of --budget 10s" in sentence
     assert "give --budget 30s" in sentence
     assert "--over-budget" in sentence
     enough = Clock(30.0, spent_s=3.0, now=lambda: 0.0, reserve_s=2.0)

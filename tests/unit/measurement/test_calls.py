@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.measurement.calls import CallLog, Function, Spent, Tally, Toll, slow_down, sum_of
+from manyhands.measurement.calls import CallLog, Function, Spent, Tally, Toll, slow_down
 
 FREE = Toll(0.0, 1.0)
 
@@ -49,8 +49,12 @@ def test_time_is_the_innermost_functions_own_and_part_of_all_around(time: Time) 
         inner()
 
     found = time.profile(outer)
-    assert (found["inner"].own.net(FREE), found["inner"].whole.net(FREE), found["inner"].calls) == (10, 10, 2)
-    assert (found["outer"].own.net(FREE), found["outer"].whole.net(FREE), found["outer"].calls) == (2, 12, 1)
+    assert (found["inner"].self_time.net(FREE), found["inner"].total_time.net(FREE), found["inner"].calls) == (
+        10,
+        10,
+        2,
+    )
+    assert (found["outer"].self_time.net(FREE), found["outer"].total_time.net(FREE), found["outer"].calls) == (2, 12, 1)
 
 
 def test_of_a_function_that_calls_itself_only_the_outermost_call_counts(time: Time) -> None:
@@ -65,7 +69,7 @@ def test_of_a_function_that_calls_itself_only_the_outermost_call_counts(time: Ti
 
     found = time.profile(work)
     assert found["down"].calls == 6
-    assert found["down"].own.net(FREE) == found["down"].whole.net(FREE) == 18
+    assert found["down"].self_time.net(FREE) == found["down"].total_time.net(FREE) == 18
 
 
 def test_a_generator_is_called_once_however_often_it_goes_on(time: Time) -> None:
@@ -82,7 +86,7 @@ def test_a_generator_is_called_once_however_often_it_goes_on(time: Time) -> None
 
     found = time.profile(work)
     assert found["items"].calls == 2
-    assert (found["items"].own.net(FREE), found["work"].own.net(FREE)) == (4, 30)
+    assert (found["items"].self_time.net(FREE), found["work"].self_time.net(FREE)) == (4, 30)
 
 
 def test_a_function_that_raises_has_ended(time: Time) -> None:
@@ -98,7 +102,7 @@ def test_a_function_that_raises_has_ended(time: Time) -> None:
                 time.spend(range(1))
 
     found = time.profile(work)
-    assert (found["fails"].calls, found["fails"].whole.net(FREE), found["work"].own.net(FREE)) == (3, 6, 3)
+    assert (found["fails"].calls, found["fails"].total_time.net(FREE), found["work"].self_time.net(FREE)) == (3, 6, 3)
 
 
 def test_compiled_functions_are_told_by_the_line_that_calls_them(time: Time) -> None:
@@ -120,8 +124,8 @@ def test_what_a_compiled_function_calls_in_python_is_not_the_lines(time: Time) -
         sorted([1, 2, 3], key=called)
 
     found = time.profile(work)
-    assert found["called"].own.net(FREE) == found["work"].whole.net(FREE) == 30
-    assert found["work"].own.net(FREE) == sum(spent.net(FREE) for spent in found["work"].lines.values()) == 0
+    assert found["called"].self_time.net(FREE) == found["work"].total_time.net(FREE) == 30
+    assert found["work"].self_time.net(FREE) == sum(spent.net(FREE) for spent in found["work"].lines.values()) == 0
 
 
 def test_a_pause_is_nobodys_time(time: Time) -> None:
@@ -138,7 +142,7 @@ def test_a_pause_is_nobodys_time(time: Time) -> None:
         time.spend(range(2))
 
     found = time.profile(work, pauses=frozenset({pause.__code__}))
-    assert found["work"].whole.net(FREE) == 3
+    assert found["work"].total_time.net(FREE) == 3
     assert {"pause", "inside"}.isdisjoint(found)
 
 
@@ -164,7 +168,9 @@ def test_a_piece_may_begin_and_end_deep_inside(time: Time) -> None:
     work()
     notes = stack.pop()
     tally.add(notes, [work.__code__, begin.__code__], 100, time.now() - 100)
-    found = {code.co_name: (f.own.net(FREE), f.whole.net(FREE), f.calls) for code, f in tally.functions.items()}
+    found = {
+        code.co_name: (f.self_time.net(FREE), f.total_time.net(FREE), f.calls) for code, f in tally.functions.items()
+    }
     assert found["work"] == (4, 7, 0)
     assert found["begin"] == (1, 1, 0)
     assert found["end"] == (2, 2, 1)
@@ -216,15 +222,15 @@ def test_any_tree_of_calls_is_told_as_it_was(tree: Tree) -> None:
 
     total = expect(tree, frozenset())
     assert {name: found[name].calls for name in calls} == calls
-    assert {name: found[name].whole.net(FREE) for name in calls} == whole
-    assert found["spend"].own.net(FREE) == total == sum(f.own.net(FREE) for f in found.values())
+    assert {name: found[name].total_time.net(FREE) for name in calls} == whole
+    assert found["spend"].self_time.net(FREE) == total == sum(f.self_time.net(FREE) for f in found.values())
 
 
 def test_the_toll_is_taken_off_but_nothing_beyond_it() -> None:
     spent = Spent(python_s=9.0, python_gaps=3, native_s=5.0, native_gaps=2)
     assert spent.net(Toll(note_s=1.0, slow_down=2.0)) == (9 - 3) / 2 + (5 - 2)
     assert spent.net(Toll(note_s=4.0, slow_down=1.0)) == 0
-    assert sum_of([spent, spent]) == Spent(18.0, 6, 10.0, 4)
+    assert spent.plus(spent) == Spent(18.0, 6, 10.0, 4)
 
 
 def test_a_log_leaves_the_profile_function_that_was_there() -> None:

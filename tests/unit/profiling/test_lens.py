@@ -6,7 +6,7 @@ from types import CodeType
 
 import pytest
 
-from manyhands.profiling.functions import file_of, line_of, name_of, plain
+from manyhands.profiling.functions import file_of, line_of, name_of
 from manyhands.profiling.lens import Lens, Pace
 from manyhands.record import Pulse
 
@@ -79,8 +79,14 @@ def looked(ticks: Ticks, pace: Pace, steps: int, interruptions: Callable[[], int
     return lens
 
 
+def counts(lens: Lens) -> tuple[int, int, int]:
+    """Return the numbers of all steps, of those timed call by call, and of those left out."""
+    profile = lens.to_json()
+    return profile["steps"], profile["timed_steps"], profile["disturbed_steps"]
+
+
 def shares(lens: Lens) -> dict[str, float]:
-    found = {code.co_name: f.own.net(lens.toll()) for code, f in lens.tally.functions.items()}
+    found = {code.co_name: f.self_time.net(lens.toll()) for code, f in lens.tally.functions.items()}
     return {name: seconds / sum(found.values()) for name, seconds in found.items() if seconds}
 
 
@@ -95,7 +101,7 @@ def test_known_shares_are_found_whatever_a_note_costs(cost: int) -> None:
 @pytest.mark.parametrize(("pace", "steps", "timed"), [(Pace(2, 3), 20, 6), (Pace(0, 5), 11, 2), (Pace(30, 3), 20, 0)])
 def test_one_step_in_so_many_is_timed_and_its_calls_are_counted(pace: Pace, steps: int, timed: int) -> None:
     lens = looked(Ticks(), pace, steps)
-    assert (lens.steps, lens.timed_steps, lens.disturbed_steps) == (steps, timed, 0)
+    assert counts(lens) == (steps, timed, 0)
     calls = {code.co_name: f.calls for code, f in lens.tally.functions.items()}
     calls.pop("average", None)
     assert calls == ({"run": 0, "forward": timed, "backward": timed} if timed else {})
@@ -103,7 +109,7 @@ def test_one_step_in_so_many_is_timed_and_its_calls_are_counted(pace: Pace, step
 
 def test_of_what_happens_every_eighth_step_an_eighth_is_counted() -> None:
     lens = looked(Ticks(), Pace(3, 7), 3 + 7 * 80)
-    assert lens.timed_steps == 80
+    assert counts(lens)[1] == 80
     assert {code.co_name: f.calls for code, f in lens.tally.functions.items()}["average"] == 10
 
 
@@ -111,20 +117,20 @@ def test_a_step_that_was_interrupted_is_left_out() -> None:
     count = iter(range(1000))
     # Asked before and after each timed step: the number changes within the second, fourth, ... step.
     lens = looked(Ticks(), Pace(0, 3), 40, lambda: [0, 0, 0, 1][next(count) % 4])
-    assert (lens.timed_steps, lens.disturbed_steps) == (7, 6)
+    assert counts(lens) == (40, 7, 6)
 
 
 def test_where_nearly_all_were_interrupted_none_is_left_out() -> None:
     count = iter(range(1000))
     lens = looked(Ticks(), Pace(0, 3), 40, lambda: next(count))
-    assert (lens.timed_steps, lens.disturbed_steps) == (13, 0)
+    assert counts(lens) == (40, 13, 0)
     assert shares(lens) == pytest.approx({"forward": 0.25, "backward": 0.75})
 
 
 def test_many_notes_are_summed_up_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = plain(looked(Ticks(), Pace(0, 3), 40))
+    whole = looked(Ticks(), Pace(0, 3), 40).to_json()
     monkeypatch.setattr("manyhands.profiling.lens.KEPT_NOTES", 20)
-    assert plain(looked(Ticks(), Pace(0, 3), 40)) == whole
+    assert looked(Ticks(), Pace(0, 3), 40).to_json() == whole
 
 
 def test_a_lens_passes_on_and_lets_go_when_the_run_fails() -> None:
@@ -139,8 +145,8 @@ def test_a_lens_passes_on_and_lets_go_when_the_run_fails() -> None:
     assert inner.told == [0]
     assert lens.stop_asked()
     lens.finish()
-    assert lens.timed_steps == 0, "a step that has not ended has no time"
-    assert plain(lens)["functions"] == []
+    assert counts(lens)[1] == 0, "a step that has not ended has no time"
+    assert lens.to_json()["functions"] == []
 
 
 def _codes() -> dict[str, CodeType]:

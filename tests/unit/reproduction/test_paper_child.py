@@ -8,6 +8,7 @@ import pytest
 
 from manyhands.config import RunConfig
 from manyhands.crossval.record import CrossvalRecord, HoldOut
+from manyhands.measurement import measure as measuring
 from manyhands.record import FunctionRow, Measure, ProfileRecord, RankProfile
 from manyhands.record.papers import ReproductionDir
 from manyhands.reproduction import child
@@ -31,7 +32,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, status: int, stdout: str = "", stder
         commands.append(command)
         return status, stdout, stderr
 
-    monkeypatch.setattr(child, "run_command", run)
+    monkeypatch.setattr(measuring, "run_command", run)
     return commands
 
 
@@ -101,7 +102,7 @@ def test_a_command_that_fails_says_why(
     def slow(command: list[str], timeout_s: float) -> tuple[int, str, str]:
         raise TimeoutExpired(command, timeout_s)
 
-    monkeypatch.setattr(child, "run_command", slow)
+    monkeypatch.setattr(measuring, "run_command", slow)
     assert "took longer than 300 s" in child.take(setting, folder, 0).failed
 
 

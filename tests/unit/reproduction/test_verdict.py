@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from manyhands.record.papers import FigureKind, PaperFigure, Verdict
 from manyhands.record.sweep import Interval
 from manyhands.reproduction.base import printed
-from manyhands.reproduction.lost import IN_SMALLER_BATCHES, WORDS, where_time_went
+from manyhands.reproduction.compare import IN_SMALLER_BATCHES, WORDS, where_time_went
 from manyhands.reproduction.verdict import RULES, SPEED_PCT, WIDEST_PCT, judge, row_verdict, row_why
 
 

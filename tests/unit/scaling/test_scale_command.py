@@ -13,7 +13,7 @@ from faked import FakeMeasure
 from manyhands.cli.main import main
 from manyhands.record import RunDir, SweepDir, SweepRecord
 from manyhands.report import files as report
-from manyhands.scaling import sweep
+from manyhands.scaling import checks, sweep
 
 Command = Callable[[str], tuple[int, str, str]]
 SCALE = "scale strong mlp --data mnist:train=200,test=50 --workers 1,2 --engines threads"
@@ -37,7 +37,7 @@ def manyhands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMeasure:
     fake = FakeMeasure()
     monkeypatch.setattr(sweep, "measure", fake)
-    monkeypatch.setattr(sweep, "say_if_busy", lambda *_: None)
+    monkeypatch.setattr(checks, "say_if_busy", lambda *_: None)
     return fake
 
 

@@ -32,7 +32,7 @@ Scale = Callable[..., SweepRecord]
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMeasure:
     fake = FakeMeasure()
     monkeypatch.setattr(sweep, "measure", fake)
-    monkeypatch.setattr(sweep, "say_if_busy", lambda *_: None)
+    monkeypatch.setattr(sweep_checks, "say_if_busy", lambda *_: None)
     return fake
 
 
@@ -88,7 +88,7 @@ def test_a_budget_too_short_for_every_cell_once_is_refused_at_once(
 ) -> None:
     with pytest.raises(UserError) as error:
         scale(budget="10s")
-    assert "each of 2 cells once, takes about" in str(error.value)
+    assert "one run of each of 2 cells takes about" in str(error.value)
     assert "of --budget 10s; give --budget 20s, fewer cells, or --over-budget" in str(error.value)
     assert not timed.calls
     assert SweepDir.all_in(tmp_path) == []
@@ -354,7 +354,7 @@ def test_the_newest_unfinished_sweep_of_the_task_and_kind_is_resumed(scale: Scal
         scale("weak", resume=ours)
     with pytest.raises(UserError, match="there is no sweep under"):
         scale(resume="nonesuch")
-    with pytest.raises(UserError, match="keeps what it was asked for; leave --repeats out"):
+    with pytest.raises(UserError, match="keeps its options; leave --repeats out"):
         scale(resume=True, repeats=9)
 
 

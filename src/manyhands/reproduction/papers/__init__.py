@@ -1,4 +1,4 @@
-"""Papers' tables: published figures, what of ours stands beside them, and how they compare."""
+"""The papers, one file each: published tables and claims, and the settings of ours to compare them with."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ PAPERS: dict[str, Callable[[HostFacts], Paper]] = {
 
 
 def papers_of(name: str, machine: HostFacts) -> list[Paper]:
-    """Return the paper of this number, or all of them."""
+    """Return the paper with the number `name`, or all of them; `machine` decides which rows can be measured."""
     if name != ALL and name not in PAPERS:
         unknown("paper", name, (*PAPERS, ALL))
     return [make(machine) for number, make in PAPERS.items() if name in (ALL, number)]

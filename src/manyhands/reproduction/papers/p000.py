@@ -2,12 +2,13 @@
 
 from typing import Any
 
+from manyhands.reproduction import base
 from manyhands.reproduction.base import HostFacts, Paper, PaperColumn, PaperRow, PaperTable, Setting, printed
 
 SIDES = (28, 56, 112)
 STEPS = {28: 25, 56: 15, 112: 8}
 STEP_S = {28: 0.07, 56: 0.4, 112: 1.7}
-"""About how long a step takes on one core."""
+"""Estimated time of a step on one core."""
 NODES = (1, 2, 3, 4)
 PROFILED_STEPS = 40
 MANY_AT_ONCE = "ours computes 1,000 images in a call"
@@ -18,13 +19,13 @@ FUNCTIONS = (
     ("neural_network_gradient_update", "43.18", "92.37", "6000000", "FusedReplica._backward"),
     ("neural_network_softmax", "0.27", "0.58", "6010000", "FusedReplica._loss"),
 )
-"""Table 1 as printed: name, per cent of the time, self seconds, calls; and ours that does the same. Those that are left
-out take no time worth telling."""
+"""Table 1 as printed: name, per cent of the time, self seconds, calls; and our function that does the same. Functions
+that take next to no time are left out."""
 TOTAL_S, EPOCH_S, EPOCHS = "213.92", "2.14", 100
 
 
 def paper(machine: HostFacts) -> Paper:
-    """Return the paper, with rows for a machine of so many cores."""
+    """Return the paper, with as many threads as the machine has cores."""
     return Paper(
         number="000",
         title="Distributed Neural Network Training",
@@ -40,28 +41,21 @@ def paper(machine: HostFacts) -> Paper:
 
 
 def _run(side: int, **options: Any) -> Setting:
-    steps = STEPS[side]
-    cut = side == 112
+    nodes = options["workers"] if options.get("engine") in ("mpi", "hybrid") else 1
+    quick = QUICK_IMAGES if side == 112 else {"steps": QUICK_STEPS, "work_s": QUICK_STEPS * STEP_S[side]}
     return Setting(
         task="softmax",
         options={
             "blas_threads": 1,
             "data": "mnist:test=1000",
-            "steps": steps,
+            "steps": STEPS[side],
             **({"image_size": side} if side > 28 else {}),
             **options,
         },
-        work_s=steps * STEP_S[side] / min(2, options.get("workers", 1)),
-        quick=_quick(side, **options),
-        smaller="5,000 of the 60,000 images" if cut else "",
+        work_s=STEPS[side] * STEP_S[side] / min(2, options.get("workers", 1)),
+        quick=None if nodes == 3 or (nodes == 4 and side == 112) else quick,
+        smaller="5,000 of the 60,000 images" if side == 112 else "",
     )
-
-
-def _quick(side: int, **options: Any) -> dict[str, Any] | None:
-    nodes = options["workers"] if options.get("engine") in ("mpi", "hybrid") else 1
-    if nodes == 3 or (nodes == 4 and side == 112):
-        return None
-    return QUICK_IMAGES if side == 112 else {"steps": QUICK_STEPS, "work_s": QUICK_STEPS * STEP_S[side]}
 
 
 def _table_1() -> PaperTable:
@@ -88,8 +82,8 @@ def _table_1() -> PaperTable:
         title="profile of the serial program",
         headings=("function", "of ours"),
         columns=(
-            PaperColumn(name="% of the time", kind="share", of="share {}"),
-            PaperColumn(name="calls", kind="count", of="calls {}", scale=EPOCHS, decimals=0, unjudged=MANY_AT_ONCE),
+            PaperColumn("% of the time", "share", "share {}"),
+            PaperColumn("calls", "count", "calls {}", scale=EPOCHS, decimals=0, unjudged=MANY_AT_ONCE),
         ),
         rows=tuple(rows),
         notes=("Ours are shares of the training loop; 'manyhands profile softmax' shows all of it.",),
@@ -103,38 +97,32 @@ def _training_step() -> PaperTable:
         title="time of an epoch of the serial program, and of all 100",
         headings=("function",),
         columns=(
-            PaperColumn(name="s per call", kind="time", of="epoch_s", decimals=3),
-            PaperColumn(name="total s", kind="time", of="epoch_s", scale=EPOCHS, decimals=1),
+            PaperColumn("s per call", "time", "epoch_s", decimals=3),
+            PaperColumn("total s", "time", "epoch_s", scale=EPOCHS, decimals=1),
         ),
         rows=(PaperRow(labels=("neural_network_training_step",), published=whole, timed=_run(28)),),
     )
 
 
 def _figure_5(machine: HostFacts) -> PaperTable:
+    openmp = {"engine": "threads", "workers": machine.cores}
+    versions = (("OpenMP", "about 10", openmp, ""), ("GPU", "about 4", {"device": "cuda"}, machine.lacks_gpu))
     rows = [
         PaperRow(
-            labels=(f"{side**2}", "OpenMP"),
-            published={"speed-up": printed("about 10")},
-            timed=_run(side, engine="threads", workers=machine.cores),
-            base=_run(side),
+            labels=(f"{side**2}", name),
+            published={"speed-up": printed(text)},
+            timed=None if left else _run(side, **options),
+            base=None if left else _run(side),
+            left=left,
         )
-        for side in SIDES
-    ]
-    rows += [
-        PaperRow(
-            labels=(f"{side**2}", "GPU"),
-            published={"speed-up": printed("about 4")},
-            timed=_run(side, device="cuda") if machine.gpus else None,
-            base=_run(side) if machine.gpus else None,
-            left="" if machine.gpus else "needs a GPU, and torch sees none here",
-        )
+        for name, text, options, left in versions
         for side in SIDES
     ]
     return PaperTable(
         name="figure 5",
         title="speed-up on one node over the serial program",
         headings=("image size", "with"),
-        columns=_columns(),
+        columns=base.EPOCH_AND_SPEED_UP,
         rows=tuple(rows),
         notes=(
             "The figure is a picture; its numbers are those of the text: about 10 for OpenMP at all sizes, a scale of "
@@ -146,12 +134,13 @@ def _figure_5(machine: HostFacts) -> PaperTable:
 def _nodes(machine: HostFacts, figure: int, side: int) -> PaperTable:
     threads = max(1, machine.cores // max(NODES))
     one = _run(side, engine="threads", workers=threads) if threads > 1 else _run(side)
+    many = {"engine": "hybrid", "threads": threads} if threads > 1 else {"engine": "mpi"}
     rows = [PaperRow(labels=("1",), published={"speed-up": printed("1")}, timed=one, base=one)]
     rows += [
         PaperRow(
             labels=(f"{nodes}",),
             published={"speed-up": printed(f"near {nodes}")},
-            timed=_run(side, **_spread(nodes, threads), sync="reduce-broadcast"),
+            timed=_run(side, **many, workers=nodes, sync="reduce-broadcast"),
             base=one,
         )
         for nodes in NODES[1:]
@@ -161,24 +150,11 @@ def _nodes(machine: HostFacts, figure: int, side: int) -> PaperTable:
         name=f"figure {figure}",
         title=f"MPI + OpenMP on several nodes, image size {side**2}, speed-up over one node",
         headings=("nodes",),
-        columns=_columns(),
+        columns=base.EPOCH_AND_SPEED_UP,
         rows=tuple(rows),
         notes=(
             f"The figure is a picture{caption}; the text calls MPI + OpenMP near-linear. Here a node is a process of "
             f"{threads} thread{'s' if threads > 1 else ''} on one machine, and rank 0 reduces and broadcasts as in the "
             f"paper. OmpCluster is not rebuilt.",
         ),
-    )
-
-
-def _spread(nodes: int, threads: int) -> dict[str, Any]:
-    if threads == 1:
-        return {"engine": "mpi", "workers": nodes}
-    return {"engine": "hybrid", "workers": nodes, "threads": threads}
-
-
-def _columns() -> tuple[PaperColumn, ...]:
-    return (
-        PaperColumn(name="epoch s", kind="time", of="epoch_s", decimals=3),
-        PaperColumn(name="speed-up", kind="speed-up", of="epoch_s"),
     )

@@ -2,17 +2,8 @@
 
 from typing import Any
 
-from manyhands.reproduction.base import (
-    Claim,
-    HostFacts,
-    Paper,
-    PaperColumn,
-    PaperRow,
-    PaperTable,
-    Setting,
-    Values,
-    printed,
-)
+from manyhands.reproduction import base
+from manyhands.reproduction.base import Claim, HostFacts, Paper, PaperRow, PaperTable, Setting, Values, printed
 
 EPOCH = 157
 """Steps of an epoch: 10,000 samples in batches of 64."""
@@ -27,7 +18,7 @@ EXPECTED = (
     ("Hybrid", "2×2 (4 total)", "2.5–3.5", {"engine": "hybrid", "workers": 2, "threads": 2}),
     ("Hybrid", "2×4 (8 total)", "3.5–5.5", {"engine": "hybrid", "workers": 2, "threads": 4}),
 )
-"""Table 4 as printed, and what we run for it."""
+"""Table 4 as printed, and the options of our runs for it."""
 OURS_TOO = (
     ("OpenMP", "2 threads", {"engine": "threads", "workers": 2}),
     ("MPI", "2 processes", {"engine": "mpi", "workers": 2}),
@@ -35,13 +26,13 @@ OURS_TOO = (
 
 
 def paper(machine: HostFacts) -> Paper:
-    """Return the paper."""
+    """Return the paper, whose rows are the same on every machine."""
     return Paper(
         number="001",
         title="Parallelization of Deep Learning Models",
         about="perceptron 784-256-128-10 on 10,000 samples, batch 64, SGD 0.01; OpenMP, MPI, MPI + OpenMP",
         rebuilds="expected speed-ups (table 4), parameters (table 1), and that all versions give the same answer",
-        tables=(_table_1(), _table_4()),
+        tables=(base.parameters_table("table 1", PARAMETERS, _run()), _table_4()),
         claims=(
             Claim(
                 text="all parallel versions give the loss and the accuracy of the serial one (section 5.3)",
@@ -62,16 +53,6 @@ def _run(**options: Any) -> Setting:
     )
 
 
-def _table_1() -> PaperTable:
-    return PaperTable(
-        name="table 1",
-        title="parameters of the network",
-        headings=("layer",),
-        columns=(PaperColumn(name="parameters", kind="count", of="parameters", decimals=0),),
-        rows=(PaperRow(labels=("total",), published={"parameters": printed(PARAMETERS)}, timed=_run()),),
-    )
-
-
 def _table_4() -> PaperTable:
     serial = _run()
     rows = [
@@ -86,10 +67,7 @@ def _table_4() -> PaperTable:
         name="table 4",
         title="expected speed-up over the serial program",
         headings=("implementation", "configuration"),
-        columns=(
-            PaperColumn(name="epoch s", kind="time", of="epoch_s", decimals=3),
-            PaperColumn(name="speed-up", kind="speed-up", of="epoch_s"),
-        ),
+        columns=base.EPOCH_AND_SPEED_UP,
         rows=tuple(rows),
         notes=(
             "The paper expects these speed-ups and prints no measured time. The rows of 2 threads and 2 processes are "
@@ -99,12 +77,12 @@ def _table_4() -> PaperTable:
     )
 
 
-def _same(found: list[Values]) -> tuple[bool, str]:
-    serial, *others = found
+def _same(runs: list[Values]) -> tuple[bool, str]:
+    serial, *others = runs
     loss = max(abs(v["test_loss"] / serial["test_loss"] - 1) for v in others)
     accuracy = max(abs(v["test_accuracy"] - serial["test_accuracy"]) for v in others)
-    says = (
+    figures = (
         f"of {len(others)} versions the test loss differs by at most {loss:.1e} of its value, "
         f"the accuracy by {100 * accuracy:.2f} points"
     )
-    return loss <= SAME_LOSS and accuracy <= SAME_ACCURACY, says
+    return loss <= SAME_LOSS and accuracy <= SAME_ACCURACY, figures

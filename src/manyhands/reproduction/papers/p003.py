@@ -1,31 +1,18 @@
 """Paper 003: Wang and Yang, "Distributed and Parallel Deep Learning: A case study of image classification on MNIST"."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from manyhands.reproduction.base import (
-    Claim,
-    HostFacts,
-    Paper,
-    PaperColumn,
-    PaperRow,
-    PaperTable,
-    Published,
-    Setting,
-    Values,
-    derived,
-    printed,
-)
+from manyhands.reproduction import base
+from manyhands.reproduction.base import Claim, HostFacts, Paper, PaperColumn, PaperRow, PaperTable, Setting, printed
 
 BATCH, RATE, EPOCHS = 128, 0.001, 5
 STEP_S = 0.07
-"""About how long a step of one process takes on a core of its own."""
+"""Estimated time of a step of one process on its own core."""
 STEPS, QUICK_STEPS = 25, 12
 PARAMETERS = "690,590"
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """A line of table 2 as printed."""
 
     nodes: int
@@ -39,7 +26,7 @@ class Line:
 
     @property
     def processes(self) -> int:
-        """Processes on all nodes."""
+        """Number of processes on all nodes."""
         return self.nodes * self.per_node
 
 
@@ -58,13 +45,13 @@ PROCESSES = (1, 2, 4, 8)
 
 
 def paper(machine: HostFacts) -> Paper:
-    """Return the paper."""
+    """Return the paper, whose rows are the same on every machine."""
     return Paper(
         number="003",
         title="Distributed and Parallel Deep Learning",
         about="CNN of 690,590 parameters on MNIST, Adam, batch 128 × n, rate 0.001 × n; MPI on 1, 2 and 4 nodes",
         rebuilds="nodes × processes: times, speed-up, loss and accuracy (table 2), parameters (figure 1)",
-        tables=(_figure_1(), _table_2()),
+        tables=(base.parameters_table("figure 1", PARAMETERS, _timed(1)), _table_2()),
         claims=(
             Claim(
                 text="test accuracy falls as the processes, and with them the batch, grow",
@@ -76,48 +63,28 @@ def paper(machine: HostFacts) -> Paper:
     )
 
 
-def _shared(processes: int) -> dict[str, Any]:
+def _run(processes: int, **options: Any) -> dict[str, Any]:
     many = {"engine": "mpi", "workers": processes, "sync": "reduce-broadcast"} if processes > 1 else {}
-    return {"blas_threads": 1, "batch_per_worker": BATCH, **many}
+    return {"blas_threads": 1, "batch_per_worker": BATCH, **many, **options}
 
 
 def _timed(processes: int) -> Setting:
     step_s = STEP_S * processes / min(2, processes)
     return Setting(
         task="cnn",
-        options={**_shared(processes), "lr": RATE * processes, "data": "mnist:test=1000", "steps": STEPS},
+        options=_run(processes, lr=RATE * processes, data="mnist:test=1000", steps=STEPS),
         work_s=2 + step_s * STEPS,
         quick={"steps": QUICK_STEPS, "work_s": 2 + step_s * QUICK_STEPS},
     )
 
 
-def _whole(processes: int) -> Setting:
+def _whole(processes: int, **rate: Any) -> Setting:
     return Setting(
         task="cnn",
-        options={**_shared(processes), "lr": RATE * processes, "epochs": EPOCHS},
+        options=_run(processes, epochs=EPOCHS, **rate or {"lr": RATE * processes}),
         work_s=EPOCHS * 469 * STEP_S / min(2, processes) + 10,
         once=True,
         quick=None,
-    )
-
-
-def _eased(processes: int) -> Setting:
-    return Setting(
-        task="cnn",
-        options={**_shared(processes), "lr_scaling": "linear", "epochs": EPOCHS},
-        work_s=EPOCHS * 469 * STEP_S / 2 + 10,
-        once=True,
-        quick=None,
-    )
-
-
-def _figure_1() -> PaperTable:
-    return PaperTable(
-        name="figure 1",
-        title="parameters of the network",
-        headings=("layer",),
-        columns=(PaperColumn(name="parameters", kind="count", of="parameters", decimals=0),),
-        rows=(PaperRow(labels=("total",), published={"parameters": printed(PARAMETERS)}, timed=_timed(1)),),
     )
 
 
@@ -131,7 +98,7 @@ def _table_2() -> PaperTable:
                 "batch s": printed(line.batch_s),
                 "epoch s": printed(line.epoch_s),
                 "total s": printed(line.total_s),
-                "speed-up": derived(one_s / float(line.epoch_s)),
+                "speed-up": base.derived(one_s / float(line.epoch_s)),
                 "test loss": _spread(line, "loss"),
                 "accuracy %": _spread(line, "accuracy"),
             },
@@ -141,19 +108,19 @@ def _table_2() -> PaperTable:
         )
         for line in TABLE_2
     ]
-    rows.append(PaperRow(labels=("1 × 8, eased",), whole=_eased(8)))
+    rows.append(PaperRow(labels=("1 × 8, eased",), whole=_whole(8, lr_scaling="linear")))
     return PaperTable(
         name="table 2",
         title="nodes × processes per node",
         headings=("nodes × processes",),
         columns=(
-            PaperColumn(name="read s", kind="time", of="read_s"),
-            PaperColumn(name="batch s", kind="time", of="step_s", decimals=3),
-            PaperColumn(name="epoch s", kind="time", of="epoch_s"),
-            PaperColumn(name="total s", kind="time", of="total_s", whole=True, decimals=1),
-            PaperColumn(name="speed-up", kind="speed-up", of="epoch_s"),
-            PaperColumn(name="test loss", kind="loss", of="test_loss", whole=True, decimals=4),
-            PaperColumn(name="accuracy %", kind="accuracy", of="test_accuracy", whole=True, scale=100),
+            PaperColumn("read s", "time", "read_s"),
+            PaperColumn("batch s", "time", "step_s", decimals=3),
+            PaperColumn("epoch s", "time", "epoch_s"),
+            PaperColumn("total s", "time", "total_s", whole=True, decimals=1),
+            PaperColumn("speed-up", "speed-up", "epoch_s"),
+            PaperColumn("test loss", "loss", "test_loss", whole=True, decimals=4),
+            PaperColumn("accuracy %", "accuracy", "test_accuracy", whole=True, scale=100),
         ),
         rows=tuple(rows),
         notes=(
@@ -168,13 +135,13 @@ def _table_2() -> PaperTable:
     )
 
 
-def _spread(line: Line, name: str) -> Published:
-    """Return a figure as printed, with the spread of all rows of as many processes, which train the same."""
+def _spread(line: Line, name: str) -> base.Published:
+    """Return a figure as printed, with the range over all rows of as many processes, which train the same."""
     alike = [printed(getattr(other, name)).low for other in TABLE_2 if other.processes == line.processes]
-    return Published(getattr(line, name), min(alike), max(alike))
+    return base.Published(getattr(line, name), min(alike), max(alike))
 
 
-def _falls(found: list[Values]) -> tuple[bool, str]:
-    accuracies = [100 * values["test_accuracy"] for values in found]
+def _falls(runs: list[base.Values]) -> tuple[bool, str]:
+    accuracies = [100 * values["test_accuracy"] for values in runs]
     listed = ", ".join(f"{a:.2f} % with {n}" for n, a in zip(PROCESSES, accuracies, strict=True))
     return accuracies[-1] < accuracies[0] and accuracies[-1] == min(accuracies), listed

@@ -1,12 +1,12 @@
-"""What the runs of a sweep say together.
+"""Analysis of the runs of a sweep.
 
 | file | does |
 | --- | --- |
 | `analyse` | all of the following, from a sweep's runs |
-| `measured` | the runs, to look up: baselines and probes of each cell |
+| `measured` | look up the runs, the baseline and the probe of a cell |
 | `rows` | the table: time, speed-up, efficiency, Karp–Flatt |
 | `fits` | the laws of Amdahl, Gustafson and Gunther (USL), with intervals |
-| `losses` | where the time of a slower step went |
+| `losses` | the lost time of a step, by cause |
 | `explain` | the same in words |
-| `remedies` | what to try, and what it would gain |
+| `remedies` | what to try, and the gain to expect |
 """

@@ -1,12 +1,12 @@
-"""Laws of scaling, fitted to the runs of a series over the number of workers.
+"""Fit laws of scaling to the runs of a series over the number of workers.
 
-Amdahl 1967, for a problem that stays the same, of which the share s is serial: S(n) = 1 / (s + (1 − s) / n).
+Amdahl 1967, for a problem of constant size, of which the share s is serial: S(n) = 1 / (s + (1 − s) / n).
 Gustafson 1988, for a problem that grows with the workers: S(n) = n − s (n − 1).
 The Universal Scalability Law of Gunther (1993, 2007): X(n) = λ n / (1 + σ (n − 1) + κ n (n − 1)), with contention σ for
-what is done one after the other, and coherency κ for what each worker settles with each; it has a peak.
+work done one after the other, and coherency κ for pairwise exchange between workers; it has a peak.
 
-A fit is least squares of the logarithms of samples per second, so that a percent counts the same everywhere, with a
-speed of its own for each repeat, so that a slow spell of the machine, which all cells of a repeat share, cancels.
+A fit is least squares of the logarithms of samples per second, so that relative errors count the same everywhere, with
+one speed for each repeat, so that a slow period of the machine, which all cells of a repeat share, cancels.
 """
 
 import math
@@ -20,31 +20,31 @@ from scipy.optimize import least_squares
 from scipy.stats import t as student
 
 from manyhands.measurement.stats import LEVELS
-from manyhands.record.sweep import MOST_WORKERS, Cell, Fit, Interval, Kind, Measure
+from manyhands.record.sweep import MOST_WORKERS, Cell, Fit, Interval, Kind
 from manyhands.scaling.analysis.measured import Measured
 from manyhands.scaling.analysis.rows import rates
 
 Floats = npt.NDArray[np.float64]
 
 SCALE = (0.05, 0.001)
-"""The size that parameters usually have, from where the search begins."""
+"""Typical size of the parameters, where the search begins."""
 NO_SPEED = 1e-9
-"""A speed-up that stands for those below 0, which a law beyond its bounds may give."""
+"""Lower bound of speed-ups, which a law beyond its bounds may make negative."""
 DRAWS = 2000
 
 
 @dataclass(frozen=True)
 class ScalingLaw:
-    """A law of scaling."""
+    """A law of scaling and its parameters."""
 
     name: Literal["amdahl", "gustafson", "usl"]
     parameters: tuple[str, ...]
     speed_up: Callable[..., Floats]
-    """Of the numbers of workers, and each parameter."""
+    """Function of the numbers of workers, and of each parameter."""
     most: float
     """Upper bound of the parameters; the lower one is 0."""
     needs: int
-    """Different numbers of workers without which its parameters are not determined."""
+    """Least number of different worker counts that determine its parameters."""
 
 
 def _amdahl(n: Floats, serial: Floats) -> Floats:
@@ -66,7 +66,7 @@ LAWS: dict[Kind, tuple[ScalingLaw, ...]] = {"strong": (AMDAHL, USL), "weak": (GU
 
 
 class Points(NamedTuple):
-    """What a law is fitted to: one entry for each run."""
+    """The data that a law is fitted to: one entry for each run."""
 
     workers: Floats
     log_rate: Floats
@@ -75,32 +75,31 @@ class Points(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """A law that was fitted to points."""
+    """The result of a fit."""
 
     parameters: Floats
-    """Of least squares within the bounds."""
+    """Least-squares solution within the bounds."""
     centre: Floats
-    """Of least squares without bounds: the same, unless the solution is at a bound."""
+    """Least-squares solution without bounds: the same, unless the former is at a bound."""
     covariance: Floats
-    """Of the latter."""
+    """Covariance of `centre`."""
     free: int
-    """Observations beyond the unknowns; 0 where the points tell nothing of the noise."""
+    """Degrees of freedom; 0 where the points tell nothing of the noise."""
     residuals: Floats
 
 
-def fits(kind: Kind, cells: list[Cell], measures: list[Measure], cores: int) -> list[Fit]:
-    """Fit the laws to every series that has runs of enough different numbers of workers on cores of their own."""
-    measured = Measured(kind, cells, measures, cores)
-    found = []
-    for (series, baseline), members in _series(measured):
+def fits(measured: Measured) -> list[Fit]:
+    """Fit the laws to every series with enough different worker counts that are not oversubscribed."""
+    results = []
+    for (series, baseline), members in _series(measured).items():
         points = _points(measured, [baseline, *members])
-        for law in LAWS[kind]:
+        for law in LAWS[measured.kind]:
             if len(np.unique(points.workers)) >= law.needs:
-                found.append(_fit(law, points, series, baseline))
-    return found
+                results.append(_fit(law, points, series, baseline))
+    return results
 
 
-def _series(measured: Measured) -> list[tuple[tuple[str, Cell], list[Cell]]]:
+def _series(measured: Measured) -> dict[tuple[str, Cell], list[Cell]]:
     """Group the cells that a law may be fitted to by their series and baseline, in the order of the sweep."""
     groups: dict[tuple[str, Cell], list[Cell]] = {}
     for cell in measured.cells:
@@ -108,7 +107,7 @@ def _series(measured: Measured) -> list[tuple[tuple[str, Cell], list[Cell]]]:
         if cell.role == "cell" and measured.good(baseline) and measured.ranks(cell) <= measured.cores:
             assert baseline
             groups.setdefault((cell.series, baseline), []).append(cell)
-    return list(groups.items())
+    return groups
 
 
 def _points(measured: Measured, cells: list[Cell]) -> Points:
@@ -138,7 +137,7 @@ def _fit(law: ScalingLaw, points: Points, series: str, baseline: Cell) -> Fit:
 
 
 def solve(law: ScalingLaw, points: Points) -> Solution:
-    """Find the parameters of least squares, whatever the speed of each repeat, within their bounds and without."""
+    """Return the least-squares parameters, within their bounds and without; each repeat has a speed of its own."""
     target = _centred(points.log_rate, points.repeat)
 
     def residuals(parameters: Floats) -> Floats:
@@ -146,45 +145,40 @@ def solve(law: ScalingLaw, points: Points) -> Solution:
         return target - _centred(np.log(speed_up), points.repeat)
 
     scale = SCALE[: len(law.parameters)]
-    # dogbox ends on a bound where it stops at one; the default method ends a little beside.
-    found = least_squares(residuals, scale, bounds=(0, law.most), method="dogbox", x_scale=scale)
-    beyond = least_squares(residuals, found.x, x_scale=scale) if found.active_mask.any() else found
+    # dogbox ends exactly on a bound; the default method ends a little beside.
+    bounded = least_squares(residuals, scale, bounds=(0, law.most), method="dogbox", x_scale=scale)
+    beyond = least_squares(residuals, bounded.x, x_scale=scale) if bounded.active_mask.any() else bounded
     repeats = len(np.unique(points.repeat))
     free = max(0, len(target) - repeats - len(law.parameters))
     variance = beyond.fun @ beyond.fun / free if free else 0.0
-    return Solution(found.x, beyond.x, np.linalg.pinv(beyond.jac.T @ beyond.jac) * variance, free, found.fun)
+    return Solution(bounded.x, beyond.x, np.linalg.pinv(beyond.jac.T @ beyond.jac) * variance, free, bounded.fun)
 
 
 def _centred(values: Floats, repeat: npt.NDArray[np.int64]) -> Floats:
-    """Take each repeat's mean away: with a speed for each repeat, what is left is all that a law can be fitted to."""
+    """Subtract the mean of each repeat: a law is fitted to the rest, since each repeat has a speed of its own."""
     return values - (np.bincount(repeat, values) / np.bincount(repeat))[repeat]
 
 
 def intervals(law: ScalingLaw, solution: Solution) -> list[Interval]:
-    """Return the parameters with 95 % intervals by Student's distribution, cut off at their bounds.
+    """Return the parameters with 95 % intervals by Student's distribution, clipped to their bounds.
 
-    Where a solution is at a bound, the interval is that of the law without bounds, cut off, which holds a truth within
-    the bounds as often.
+    For a solution at a bound the interval is that of the fit without bounds, clipped, which covers a true value within
+    the bounds as often. Without degrees of freedom the coverage is 0.
     """
-    half = _quantile(solution.free) * np.sqrt(np.diag(solution.covariance))
+    quantile = float(student.ppf(LEVELS[1] / 100, solution.free)) if solution.free else 0.0
+    half = quantile * np.sqrt(np.diag(solution.covariance))
     low, high = (np.clip(solution.centre + side * half, 0, law.most) for side in (-1, 1))
-    found = [_around(*bounds) for bounds in zip(solution.parameters, low, high, strict=True)]
-    if solution.free:
-        return found
-    return [each.model_copy(update={"coverage_pct": 0.0}) for each in found]  # as many figures as parameters: no error
+    results = [_around(*bounds) for bounds in zip(solution.parameters, low, high, strict=True)]
+    return results if solution.free else [result.model_copy(update={"coverage_pct": 0.0}) for result in results]
 
 
 def _around(value: float, low: float, high: float) -> Interval:
-    """Return an interval that holds its value, which at a bound may lie beside what is likely without bounds."""
+    """Return an interval extended to include its value, which at a bound may lie outside."""
     return Interval(value=float(value), low=float(min(low, value)), high=float(max(high, value)))
 
 
-def _quantile(free: int) -> float:
-    return float(student.ppf(LEVELS[1] / 100, free)) if free else 0.0
-
-
 def _draw(solution: Solution) -> Floats:
-    """Draw parameters as likely as the fit says, within their lower bound; one row for each parameter."""
+    """Draw parameters from the distribution of the fit, clipped at 0; one row for each parameter."""
     random = np.random.default_rng(0)
     centre = np.zeros(len(solution.parameters))
     normal = random.multivariate_normal(centre, solution.covariance, DRAWS, check_valid="ignore").T
@@ -194,7 +188,7 @@ def _draw(solution: Solution) -> Floats:
 
 
 def _rate(law: ScalingLaw, points: Points, solution: Solution, drawn: Floats) -> Interval:
-    """Return the samples per second of one worker, with what the repeats differ in and the parameters leave open."""
+    """Return the samples per second of one worker; the interval includes the spread of repeats and of parameters."""
     speeds = points.log_rate - np.log(law.speed_up(points.workers, *solution.parameters))
     by_repeat = np.bincount(points.repeat, speeds) / np.bincount(points.repeat)
     repeats = len(by_repeat)
@@ -206,7 +200,7 @@ def _rate(law: ScalingLaw, points: Points, solution: Solution, drawn: Floats) ->
 
 
 def _best_workers(solution: Solution, drawn: Floats) -> Interval | None:
-    """Return the whole number of workers at which one more makes it no faster; None where that never comes."""
+    """Return the number of workers from which on one more is no faster; None where there is none."""
     best, *_ = peaks(solution.parameters[:, None])
     if best >= MOST_WORKERS:
         return None
@@ -220,5 +214,5 @@ def peaks(parameters: Floats) -> Floats:
     """
     contention, coherency = parameters
     room = np.maximum(1 - contention, 0) / np.maximum(coherency, 1e-300)
-    found: Floats = np.clip(np.ceil((np.sqrt(1 + 4 * room) - 1) / 2), 1, MOST_WORKERS)
-    return found
+    peak: Floats = np.clip(np.ceil((np.sqrt(1 + 4 * room) - 1) / 2), 1, MOST_WORKERS)
+    return peak

@@ -1,10 +1,10 @@
-"""Where the time of a row went that n workers need beyond the n-th of one worker's.
+"""Attribute the time that a step of n workers takes beyond an n-th of one worker's step to its causes.
 
 A step of n workers takes compute + serial + comm + wait. Ideal would be the time of the baseline's step × share, where
-share is what one of n workers gets of the baseline's batch: 1/n in a strong sweep, 1 in a weak one. Each part of the
-step loses its time beyond the baseline's × share. Of compute, a probe (one worker alone with the batch of one of n)
-tells what smaller batches cost; what is lost beyond that is the price of sharing a machine. Where all runs of the probe
-failed, the two stay one part. In percent of the step, these parts sum up to 100 − efficiency, in every repeat.
+share is the part of the baseline's batch that one of n workers gets: 1/n in a strong sweep, 1 in a weak one. Each part
+of the step loses its time beyond the baseline's × share. A probe (one worker alone with the batch of one of n) tells
+what smaller batches cost in compute; the rest of that loss is the price of sharing a machine. Where all runs of the
+probe failed, the two stay one part. In percent of the step, the parts sum up to 100 − efficiency, in every repeat.
 """
 
 from dataclasses import dataclass
@@ -19,21 +19,21 @@ from manyhands.scaling.analysis.measured import Measured
 
 @dataclass(frozen=True)
 class Loss:
-    """A row beside its baseline, and what the workers lost on the way."""
+    """A row beside its baseline, and the time that was lost."""
 
     measured: Measured
     row: Row
     alone: Row
-    """The baseline's."""
+    """The row of the baseline."""
 
     @property
     def cell(self) -> Cell:
-        """The row's cell."""
+        """The configuration of the row."""
         return self.row.cell
 
     @property
     def batch(self) -> int:
-        """Samples in a global batch."""
+        """Number of samples in a global batch."""
         return self._first.batch_size
 
     @property
@@ -43,36 +43,36 @@ class Loss:
 
     @property
     def ranks(self) -> int:
-        """Ranks of the row, servers included."""
+        """Number of ranks, servers included."""
         return self.measured.ranks(self.cell)
 
     @property
     def share(self) -> float:
-        """What one worker gets of the baseline's batch."""
+        """The part of the baseline's batch that one worker gets."""
         alone = next(iter(self.measured.good(self.alone.cell).values()))
         return self.batch / self.cell.size / alone.batch_size
 
     @property
     def step_ms(self) -> float:
-        """Time of a step."""
+        """Median time of a step."""
         assert self.row.step_ms
         return self.row.step_ms.value
 
     @cached_property
     def undisturbed_ms(self) -> float:
-        """What one worker alone takes to compute the batch of one of n; without a probe, as the baseline does."""
+        """Compute time of one worker alone for the batch of one of n, by the probe or else the baseline."""
         runs = self.measured.good(self.probe) or self.measured.good(self.alone.cell)
         sample_ms = float(np.median([run.compute_ms / run.batch_size for run in runs.values()]))
         return sample_ms * self.batch / self.cell.size
 
     @cached_property
     def probe(self) -> Cell | None:
-        """One worker alone with the batch of one of n; there is none in a weak sweep."""
+        """The cell of one worker alone with the batch of one of n; None in a weak sweep."""
         return self.measured.probe(self.cell)
 
     @property
     def has_probe(self) -> bool:
-        """Whether a run of the probe went well."""
+        """Whether a run of the probe succeeded."""
         return bool(self.measured.good(self.probe))
 
     @property
@@ -82,10 +82,10 @@ class Loss:
 
     @cached_property
     def parts(self) -> dict[Cause, float]:
-        """Percent of the step's time that went to each cause: medians over the repeats.
+        """Percent of the step's time lost to each cause: medians over the repeats.
 
-        Medians do not sum up as their repeats do. What is missing to 100 − efficiency is given to the parts in
-        proportion to how much each varied, so that the sum holds.
+        The parts of a repeat sum up to 100 − efficiency, their medians need not. The difference is shared out in
+        proportion to the range of each part, so that the sum holds.
         """
         assert self.row.efficiency
         by_repeat = np.array([list(parts.values()) for parts in self._by_repeat])
@@ -97,9 +97,9 @@ class Loss:
 
     @cached_property
     def doubtful(self) -> set[Cause]:
-        """Causes that cost time in some repeats and saved it in others, so that they may as well cost nothing."""
+        """Causes whose interval includes 0: they cost time in some repeats and saved it in others."""
         intervals = {cause: median([parts[cause] for parts in self._by_repeat]) for cause in self.parts}
-        return {cause for cause, found in intervals.items() if found.low <= 0 <= found.high}
+        return {cause for cause, interval in intervals.items() if interval.low <= 0 <= interval.high}
 
     @cached_property
     def _by_repeat(self) -> list[dict[Cause, float]]:
@@ -111,7 +111,7 @@ class Loss:
 
 
 def _parts(loss: Loss, repeat: int, run: Measure) -> dict[Cause, float]:
-    """Return the parts of one repeat, against the runs of baseline and probe of the same repeat."""
+    """Return the percent lost to each cause in one repeat, compared with baseline and probe of the same repeat."""
     alone = partner(loss.measured.good(loss.alone.cell), repeat)
     share = run.batch_size / loss.cell.size / alone.batch_size
     lost_ms: dict[Cause, float] = {
@@ -134,5 +134,5 @@ def _parts(loss: Loss, repeat: int, run: Measure) -> dict[Cause, float]:
 
 
 def _compute_ms(run: Measure) -> float:
-    """Return what is left of a step for compute, so that the parts sum up whatever a record was rounded to."""
+    """Return the rest of a step as compute, so that the parts sum up in spite of rounding."""
     return run.step_ms - run.serial_ms - run.comm_ms - run.wait_ms

@@ -1,4 +1,4 @@
-"""A sweep's runs, to look up: which baseline and which probe a cell is held against, and on how many ranks it ran."""
+"""Look up a sweep's runs, the baseline and the probe of a cell, and the number of its ranks."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from manyhands.sync import Sync
 
 @dataclass(frozen=True)
 class Measured:
-    """The cells of a sweep and the runs of each."""
+    """The cells of a sweep and their runs."""
 
     kind: Kind
     cells: list[Cell]
@@ -21,48 +21,41 @@ class Measured:
 
     @cached_property
     def _good(self) -> dict[str, dict[int, Measure]]:
-        found: dict[str, dict[int, Measure]] = {}
-        for measure in sorted(self.measures, key=lambda m: m.repeat):
-            if not measure.failed and measure.step_ms > 0:
-                found.setdefault(measure.cell, {})[measure.repeat] = measure
-        return found
+        runs: dict[str, dict[int, Measure]] = {}
+        for run in sorted(self.measures, key=lambda run: run.repeat):
+            if not run.failed and run.step_ms > 0:
+                runs.setdefault(run.cell, {})[run.repeat] = run
+        return runs
 
     def good(self, cell: Cell | None) -> dict[int, Measure]:
-        """Return the runs of a cell that went well, by repeat; none for no cell."""
+        """Return the successful runs of a cell, by repeat; none for no cell."""
         return self._good.get(cell.key, {}) if cell else {}
 
     def failures(self, cell: Cell) -> list[str]:
-        """Return why runs of a cell failed, one reason for each."""
+        """Return the reason of each failed run of a cell."""
         return [m.failed for m in self.measures if m.cell == cell.key and m.failed]
 
     def baseline(self, cell: Cell) -> Cell | None:
-        """Return the cell of one worker alone that this one is measured against."""
-        if cell.role == "baseline":
-            return cell
-        full = cell.batch_size == "full"
+        """Return the cell of one worker alone that `cell` is compared with."""
         parts = cell.size if self.kind == "weak" else 1
-        batch_size = cell.batch_size if cell.batch_size == "full" else cell.batch_size / parts
-        replicate = cell.replicate / parts
-        for other in self.cells:
-            alike = other.role == "baseline" and other.image_size == cell.image_size
-            if alike and other.batch_size == batch_size and (not full or other.replicate == replicate):
-                return other
-        return None
+        if cell.batch_size == "full":
+            return self._alone(cell, role="baseline", replicate=cell.replicate / parts)
+        return self._alone(cell, role="baseline", batch_size=cell.batch_size / parts)
 
     def probe(self, cell: Cell) -> Cell | None:
         """Return the cell of one worker alone with this cell's batch per worker; only a strong sweep has some."""
         runs = self.good(cell).values()
         if self.kind == "weak" or not runs:
             return None
-        share = math.ceil(next(iter(runs)).batch_size / cell.size)
-        for other in self.cells:
-            alike = other.role == "probe" and other.image_size == cell.image_size
-            if alike and other.batch_size == share:
-                return other
-        return None
+        return self._alone(cell, role="probe", batch_size=math.ceil(next(iter(runs)).batch_size / cell.size))
+
+    def _alone(self, cell: Cell, **work: object) -> Cell | None:
+        one = {"engine": "serial", "workers": 1, "threads": 1, "sync": "allreduce"}
+        wanted = cell.model_copy(update=one | work)
+        return next((other for other in self.cells if other == wanted), None)
 
     def ranks(self, cell: Cell) -> int:
-        """Return how many ranks a cell runs on: workers, and the servers of its strategy."""
+        """Return the number of ranks of a cell: its workers, and the servers of its strategy."""
         return cell.size + strategy_of(cell.sync).num_servers()
 
 

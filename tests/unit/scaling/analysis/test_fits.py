@@ -23,6 +23,7 @@ from manyhands.scaling.analysis.fits import (
     peaks,
     solve,
 )
+from manyhands.scaling.analysis.measured import Measured
 
 WORKERS = (1, 2, 4, 8)
 RATE = 5000.0
@@ -54,7 +55,7 @@ def _sweep(
 
 
 def _fit(kind: Kind, law: ScalingLaw, cells: list[Cell], measures: list[Measure], cores: int = 8) -> Fit:
-    (fit,) = [fit for fit in fits(kind, cells, measures, cores) if fit.law == law.name]
+    (fit,) = [fit for fit in fits(Measured(kind, cells, measures, cores)) if fit.law == law.name]
     return fit
 
 
@@ -144,26 +145,27 @@ def test_one_more_than_the_best_number_of_workers_does_not_help(contention: floa
 
 def test_a_strong_sweep_is_held_against_amdahl_and_a_weak_one_against_gustafson() -> None:
     for kind, laws in (("strong", ["amdahl", "usl"]), ("weak", ["gustafson", "usl"])):
-        found = fits(kind, *_sweep(kind, USL, (0.1, 0.01), noise=0.01), 8)  # type: ignore[arg-type]
+        found = fits(Measured(kind, *_sweep(kind, USL, (0.1, 0.01), noise=0.01), 8))  # type: ignore[arg-type]
         assert [fit.law for fit in found] == laws
 
 
 def test_too_few_different_numbers_of_workers_are_no_fit() -> None:
-    assert [fit.law for fit in fits("strong", *_sweep("strong", AMDAHL, (0.1,), workers=(1, 2)), 8)] == ["amdahl"]
-    assert fits("strong", *_sweep("strong", AMDAHL, (0.1,), workers=(1,)), 8) == []
+    two = Measured("strong", *_sweep("strong", AMDAHL, (0.1,), workers=(1, 2)), 8)
+    assert [fit.law for fit in fits(two)] == ["amdahl"]
+    assert fits(Measured("strong", *_sweep("strong", AMDAHL, (0.1,), workers=(1,)), 8)) == []
 
 
 def test_rows_that_share_cores_are_left_out() -> None:
     cells, measures = _sweep("strong", AMDAHL, (0.1,))
     slowed = [m.model_copy(update={"step_ms": m.step_ms * 9}) if "mpi 8" in m.cell else m for m in measures]
     assert _fit("strong", AMDAHL, cells, slowed, cores=4).parameters["serial"].value == pytest.approx(0.1, abs=1e-6)
-    assert fits("strong", cells, measures, 1) == []
+    assert fits(Measured("strong", cells, measures, 1)) == []
 
 
 def test_every_series_batch_and_image_size_has_its_own_fit() -> None:
     at = {"batch_sizes": (32, 64), "image_sizes": (28, 56)}
     cells = made_up_cells("strong", WORKERS, ("mpi", "threads"), ("allreduce", "local-sgd"), **at)
-    found = [f for f in fits("strong", cells, made_up_measures(cells), 8) if f.law == "usl"]
+    found = [f for f in fits(Measured("strong", cells, made_up_measures(cells), 8)) if f.law == "usl"]
     series = ("mpi", "threads", "mpi local-sgd", "threads local-sgd")
     wanted = {(name, batch, image) for name in series for batch in (32, 64) for image in (28, 56)}
     assert {(f.series, f.batch_size, f.image_size) for f in found} == wanted
@@ -172,7 +174,7 @@ def test_every_series_batch_and_image_size_has_its_own_fit() -> None:
 
 def test_without_a_baseline_there_is_no_fit() -> None:
     cells, measures = _sweep("strong", AMDAHL, (0.1,))
-    assert fits("strong", cells, [m for m in measures if "baseline" not in m.cell], 8) == []
+    assert fits(Measured("strong", cells, [m for m in measures if "baseline" not in m.cell], 8)) == []
 
 
 def test_failed_runs_are_left_out() -> None:
@@ -194,7 +196,7 @@ def test_a_single_repeat_is_fitted_too() -> None:
 def test_whatever_was_measured_a_fit_is_finite_and_within_its_bounds(times_ms: list[float], kind: Kind) -> None:
     cells, measures = _sweep(kind, AMDAHL, (0.1,), repeats=2)
     measured = [m.model_copy(update={"step_ms": ms}) for m, ms in zip(measures, times_ms, strict=True)]
-    found = fits(kind, cells, measured, 8)
+    found = fits(Measured(kind, cells, measured, 8))
     assert len(found) == len(LAWS[kind])
     for fit in found:
         assert Fit.model_validate_json(fit.model_dump_json()) == fit

@@ -6,6 +6,7 @@ from made_up import made_up_cells, made_up_measures
 
 from manyhands.record import Cell, Measure, Row
 from manyhands.record.sweep import Kind
+from manyhands.scaling.analysis.measured import Measured
 from manyhands.scaling.analysis.rows import rows
 
 
@@ -23,7 +24,7 @@ def _measure(cell: Cell, repeat: int, step_ms: float, batch_size: int = 0) -> Me
 
 def test_every_cell_but_probes_has_a_row_in_the_order_of_the_sweep() -> None:
     cells = made_up_cells("strong", (1, 2, 4), ("threads", "mpi"))
-    found = rows("strong", cells, made_up_measures(cells), 8)
+    found = rows(Measured("strong", cells, made_up_measures(cells), 8))
     assert [row.cell for row in found] == [cell for cell in cells if cell.role != "probe"]
     assert any(cell.role == "probe" for cell in cells)
 
@@ -31,7 +32,7 @@ def test_every_cell_but_probes_has_a_row_in_the_order_of_the_sweep() -> None:
 def test_columns_are_medians_over_the_repeats() -> None:
     cells = made_up_cells("strong", (1, 2), ("mpi",))
     measures = made_up_measures(cells, noise=0.1)
-    row = _row(rows("strong", cells, measures, 8), "mpi 2")
+    row = _row(rows(Measured("strong", cells, measures, 8)), "mpi 2")
     runs = [m for m in measures if m.cell == row.cell.key]
     assert row.repeats == 5
     assert row.step_ms
@@ -51,7 +52,7 @@ def test_strong_figures_compare_the_same_batch_repeat_by_repeat() -> None:
     measures = [_measure(alone, i, 8 * slow) for i, slow in enumerate(spells)]
     measures += [_measure(many, i, 2.5 * slow) for i, slow in enumerate(spells)]
     measures += [_measure(other, i, 99) for i in range(3)]
-    row = _row(rows("strong", [other, alone, many], measures, 4), "mpi")
+    row = _row(rows(Measured("strong", [other, alone, many], measures, 4)), "mpi")
     for figure in (row.speed_up, row.efficiency, row.karp_flatt):
         assert figure
         assert figure.low == pytest.approx(figure.high)
@@ -79,7 +80,7 @@ def test_karp_flatt_is_a_share_of_a_strong_sweep_or_nothing(
 ) -> None:
     alone = Cell(role="baseline", engine="serial", workers=1, batch_size=64)
     many = Cell(engine="mpi", workers=workers, batch_size=64 * (workers if kind == "weak" else 1))
-    row = _row(rows(kind, [alone, many], [_measure(alone, 0, 8), _measure(many, 0, step_ms)], 4), "mpi")
+    row = _row(rows(Measured(kind, [alone, many], [_measure(alone, 0, 8), _measure(many, 0, step_ms)], 4)), "mpi")
     if share is None:
         assert row.karp_flatt is None
     else:
@@ -93,7 +94,7 @@ def test_weak_figures_compare_the_same_batch_per_worker(full: bool) -> None:
     alone = Cell(role="baseline", engine="serial", workers=1, batch_size="full" if full else 64)
     many = Cell(engine="hybrid", workers=2, threads=2, batch_size="full" if full else 256, replicate=4 if full else 1)
     measures = [_measure(alone, 0, 8, 64), _measure(many, 0, 10, 256)]
-    row = _row(rows("weak", [alone, many], measures, 4), "hybrid")
+    row = _row(rows(Measured("weak", [alone, many], measures, 4)), "hybrid")
     assert row.speed_up
     assert row.speed_up.value == pytest.approx(3.2)
     assert row.efficiency
@@ -103,7 +104,7 @@ def test_weak_figures_compare_the_same_batch_per_worker(full: bool) -> None:
 
 def test_the_baseline_is_once_as_fast_as_itself() -> None:
     cells = made_up_cells("strong", (1, 2), ("mpi",))
-    row = _row(rows("strong", cells, made_up_measures(cells), 8), "baseline")
+    row = _row(rows(Measured("strong", cells, made_up_measures(cells), 8)), "baseline")
     assert row.speed_up
     assert (row.speed_up.low, row.speed_up.high) == (1, 1)
     assert row.karp_flatt is None
@@ -112,7 +113,7 @@ def test_the_baseline_is_once_as_fast_as_itself() -> None:
 def test_a_cell_that_failed_is_a_row_with_its_reason_and_no_figures() -> None:
     cells = made_up_cells("strong", (1, 2, 4), ("mpi",))
     failing = {"mpi 4": "rank 3 was killed"}
-    row = _row(rows("strong", cells, made_up_measures(cells, failing=failing), 8), "mpi 4")
+    row = _row(rows(Measured("strong", cells, made_up_measures(cells, failing=failing), 8)), "mpi 4")
     assert row.failed == "5 of 5 runs failed: rank 3 was killed"
     assert (row.repeats, row.step_ms, row.speed_up, row.efficiency, row.karp_flatt) == (0, None, None, None, None)
 
@@ -120,7 +121,7 @@ def test_a_cell_that_failed_is_a_row_with_its_reason_and_no_figures() -> None:
 def test_a_cell_that_failed_in_part_says_so_and_keeps_the_figures_of_the_rest() -> None:
     cells = made_up_cells("strong", (1, 2), ("mpi",))
     failing = {"cell mpi 2 allreduce batch 64 repeat 3": "out of memory"}
-    row = _row(rows("strong", cells, made_up_measures(cells, failing=failing), 8), "mpi 2")
+    row = _row(rows(Measured("strong", cells, made_up_measures(cells, failing=failing), 8)), "mpi 2")
     assert row.failed == "1 of 5 runs failed: out of memory"
     assert row.repeats == 4
     assert row.speed_up
@@ -128,13 +129,13 @@ def test_a_cell_that_failed_in_part_says_so_and_keeps_the_figures_of_the_rest() 
 
 def test_a_cell_that_was_never_run_says_so() -> None:
     cells = made_up_cells("strong", (1, 2), ("mpi",))
-    row = _row(rows("strong", cells, [], 8), "mpi 2")
+    row = _row(rows(Measured("strong", cells, [], 8)), "mpi 2")
     assert row.failed == "not measured"
 
 
 def test_without_its_baseline_a_row_has_times_but_no_speed_up() -> None:
     cells = made_up_cells("strong", (1, 2), ("mpi",))
-    row = _row(rows("strong", cells, made_up_measures(cells, failing={"baseline": "killed"}), 8), "mpi 2")
+    row = _row(rows(Measured("strong", cells, made_up_measures(cells, failing={"baseline": "killed"}), 8)), "mpi 2")
     assert row.step_ms
     assert row.samples_per_s
     assert (row.speed_up, row.efficiency, row.improvement_pct, row.karp_flatt) == (None, None, None, None)
@@ -154,4 +155,4 @@ def test_a_row_is_oversubscribed_when_its_ranks_outnumber_the_cores_servers_incl
     sync: str, cores: int, crowded: bool
 ) -> None:
     cells = made_up_cells("strong", (1, 4), ("mpi",), (sync,))
-    assert _row(rows("strong", cells, [], cores), "mpi 4").oversubscribed is crowded
+    assert _row(rows(Measured("strong", cells, [], cores)), "mpi 4").oversubscribed is crowded
