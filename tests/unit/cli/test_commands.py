@@ -186,7 +186,7 @@ def test_doctor_says_how_old_the_calibration_is(tmp_path: Path, monkeypatch: pyt
     made = datetime.now() - timedelta(days=3, hours=1)
     known = calibration().model_copy(update={"made": f"{made:%Y-%m-%d %H:%M:%S}"})
     path.write_text(known.model_dump_json())
-    assert ", 3 days ago: " in doctor._calibration().found
+    assert ", 3 days ago: " in doctor._calibration().detail
     path.write_text("{}")
     assert not doctor._calibration().ok
 
