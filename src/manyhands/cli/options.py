@@ -59,7 +59,7 @@ def _setting(name: str, field: FieldInfo) -> CommandOption:
         dashed = name.replace("_", "-")
         return CommandOption(bool, text, names=(f"--{dashed}/--no-{dashed}",))
     set_by_task = name in ("batch_size", "lr", "epochs", "replicate", "top")
-    kind = next((kind for kind in (int, float) if field.annotation is kind), str)
+    kind = int if field.annotation is int else float if field.annotation is float else str
     return CommandOption(kind, text, "" if set_by_task else field.default)
 
 
