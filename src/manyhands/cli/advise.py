@@ -6,17 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from manyhands.cli.options import (
-    CALIBRATION,
-    JSON_OPTION,
-    SYNCS,
-    TASK_ARGUMENT,
-    CommandOption,
-    check_prediction,
-    command_line,
-    command_options,
-)
-from manyhands.cli.show import finish, meter, people, results, say, say_kept, warn
+from manyhands.cli.options import CALIBRATION, CommandOption, Json, TaskName, check_request, command_options
+from manyhands.cli.show import command_line, finish, meter, people, results, say, say_kept, warn
 from manyhands.cli.tables import print_table
 from manyhands.errors import check
 from manyhands.measurement.budget import parse_duration
@@ -36,7 +27,10 @@ OPTIONS = {
     "max_workers": CommandOption(int, "The most workers to use.", "the cores of this host, or 1,024 on a cluster"),
     "engines": CommandOption(str, "Engines to choose from.", "those that were calibrated; mpi on a cluster"),
     "syncs": CommandOption(
-        str, "Strategies to choose from.", "all whose answer is that of one worker, and local-sgd:period=8", SYNCS
+        str,
+        "Strategies to choose from.",
+        "all whose answer is that of one worker, and local-sgd:period=8",
+        ("--syncs", "--sync"),
     ),
     "budget": CommandOption(
         str, "Time after which trainings end: 90s, 5m; noise and predictions take time besides.", BUDGET
@@ -50,9 +44,9 @@ OPTIONS = {
 
 @command_options(OPTIONS)
 def advise(
-    task: TASK_ARGUMENT = "",
+    task: TaskName = "",
     out: Annotated[Path, typer.Option("--out", help="Folder of all advice.")] = Path("advice"),
-    json: JSON_OPTION = False,
+    json: Json = False,
     *,
     request: dict[str, Any],
 ) -> None:
@@ -63,7 +57,7 @@ def advise(
 
     Example: manyhands advise mlp --target-accuracy 0.9 --cluster ethernet-10g
     """
-    check_prediction(task, request, {}, example="manyhands advise mlp --target-accuracy 0.9")
+    check_request(task, request, {}, example="manyhands advise mlp --target-accuracy 0.9")
     check("target_accuracy" in request, "which accuracy? for example: --target-accuracy 0.9")
     budget_s = parse_duration(request.pop("budget", BUDGET))
     from manyhands.advice.advise import advise as find_ways  # imports torch: a bad request is refused before

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from manyhands.calibration.engines import check_calibrated
-from manyhands.cli.options import CALIBRATION, JSON_OPTION, CommandOption, check_early, command_options, default_is
+from manyhands.cli.options import CALIBRATION, CommandOption, Json, check_early, command_options, default_is
 from manyhands.cli.show import finish, meter, people, results, say, warn
 from manyhands.cli.tables import print_table
 from manyhands.errors import check
@@ -35,7 +35,7 @@ def calibrate(
         list[str] | None,
         typer.Argument(metavar="TASK...", help=f"Tasks whose steps to measure.{default_is(TASK)}", show_default=False),
     ] = None,
-    json: JSON_OPTION = False,
+    json: Json = False,
     *,
     request: dict[str, Any],
 ) -> None:

@@ -6,15 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from manyhands.cli.bars import BarText
-from manyhands.cli.options import (
-    CONFIG_OPTION,
-    JSON_OPTION,
-    OUT_OPTION,
-    SETTINGS,
-    CommandOption,
-    command_options,
-    read_settings,
-)
+from manyhands.cli.options import SETTINGS, CommandOption, ConfigFile, Json, RunsFolder, command_options, read_settings
 from manyhands.cli.show import people, print_json, results, run_bars, say
 from manyhands.cli.tables import print_table
 from manyhands.crossval.options import FOLDS, Options, make_options
@@ -53,9 +45,9 @@ OPTIONS = {
 @command_options(OPTIONS, SETTINGS)
 def crossval(
     task: Annotated[str, typer.Argument(help="Task to cross-validate; may be left out with --config.")] = "",
-    config: CONFIG_OPTION = None,
-    out: OUT_OPTION = Path("runs"),
-    json: JSON_OPTION = False,
+    config: ConfigFile = None,
+    out: RunsFolder = Path("runs"),
+    json: Json = False,
     *,
     request: dict[str, Any],
     options: dict[str, Any],
@@ -71,7 +63,7 @@ def crossval(
     Example: manyhands crossval mlp --folds 10 --engine mpi --workers 4
     """
     example = "manyhands crossval mlp --folds 5"
-    task, settings = read_settings(task, config, {**request, **options}, example=example, own=Options.model_fields)
+    task, settings = read_settings(task, config, {**request, **options}, example=example, further=Options.model_fields)
     wanted = make_options({name: settings.pop(name) for name in Options.model_fields if name in settings})
     _check_table(wanted)
     if "eval_every" not in options:

@@ -13,7 +13,7 @@ from pathlib import Path
 import typer
 from rich.text import Text
 
-from manyhands.cli.options import JSON_OPTION, OUT_OPTION
+from manyhands.cli.options import Json, RunsFolder
 from manyhands.cli.show import people, print_json, results, say
 from manyhands.cli.tables import print_table
 from manyhands.errors import ManyhandsError
@@ -62,16 +62,19 @@ COLUMNS: tuple[Column[Checkup], ...] = (
 STATES = {state: Text(state, colour) for state, colour in (("ok", "green"), ("missing", "red"), ("absent", "yellow"))}
 
 
-def doctor(json: JSON_OPTION = False, out: OUT_OPTION = Path("runs")) -> None:
+def doctor(json: Json = False, out: RunsFolder = Path("runs")) -> None:
     """Show what is installed and what works, and the exact command that mends what does not.
 
     Exit status 0: everything that is needed works; 1: something does not. Example: manyhands doctor --json
     """
+    import torch  # slow, and --help needs none
+
     with people.status("looking around; MPI is really started"):
         checkups = [
             Checkup("manyhands", True, facts.version("manyhands") or "run from its source, not installed"),
             Checkup("python", True, f"{sys.version.split()[0]} at {sys.executable}"),
-            *(_torch(), _cores(), _gpu()),
+            Checkup("torch", True, f"{torch.__version__}, {torch.get_num_threads()} threads"),
+            *(_cores(), _gpu()),
             _package("mpi4py", f"{PIP} mpi4py"),
             *(_mpiexec(), _shared_memory()),
             _package("ray", f"{PIP} 'manyhands[ray]'", note=" (engine ray needs it)", needed=False),
@@ -89,12 +92,6 @@ def doctor(json: JSON_OPTION = False, out: OUT_OPTION = Path("runs")) -> None:
                 say(f"to mend {checkup.what}: {checkup.mend}", to=results)
     if any(checkup.state == "missing" for checkup in checkups):
         raise typer.Exit(1)
-
-
-def _torch() -> Checkup:
-    import torch  # slow, and --help needs none
-
-    return Checkup("torch", True, f"{torch.__version__}, {torch.get_num_threads()} threads")
 
 
 def _cores() -> Checkup:

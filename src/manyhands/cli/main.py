@@ -40,7 +40,8 @@ def main() -> None:
             signal.signal(number, handler)
     # Python's own shutdown takes a moment, and has nothing left to stop.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
-    if _a_rank_is_stuck():
+    in_process = sys.modules.get("manyhands.launch.in_process")
+    if in_process is not None and in_process.a_rank_is_left():  # it uses what Python and torch take down at exit
         os._exit(status)
     sys.exit(status)
 
@@ -83,12 +84,6 @@ def _report_stop() -> None:
         from manyhands.launch.guard.state import FailureKnown, own_state
 
         own_state().known = FailureKnown.USER
-
-
-def _a_rank_is_stuck() -> bool:
-    """Return whether a thread of a failed run still runs: it uses what Python and torch take down at a normal exit."""
-    local = sys.modules.get("manyhands.launch.in_process")
-    return local is not None and local.a_rank_is_left()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """Options of the commands: those of every run, made from `RunConfig`, and those that several commands share."""
 
 import inspect
-import shlex
-import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +16,12 @@ from manyhands.errors import check, unknown
 from manyhands.registry import check_engine, check_sync, check_task
 from manyhands.spec import cut_list
 
-TASK_ARGUMENT = Annotated[
+TaskName = Annotated[
     str, typer.Argument(help="softmax, mlp, mlp-sigmoid, cnn, dnn, recommender, or your own FILE.py:VARIABLE.")
 ]
-OUT_OPTION = Annotated[Path, typer.Option("--out", help="Folder of all runs.")]
-JSON_OPTION = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
-CONFIG_OPTION = Annotated[
-    Path | None, typer.Option("--config", help="TOML file with settings; options given here win.")
-]
+RunsFolder = Annotated[Path, typer.Option("--out", help="Folder of all runs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file with settings; options given here win.")]
 
 
 def default_is(text: object) -> str:
@@ -69,7 +65,7 @@ RESOLVED = {
         str, "Scale the learning rate with the batch: none, linear or sqrt, with warm-up and decay."
     ),
 }
-"""Requests that are resolved into settings of a run."""
+"""Options that are resolved into settings of a run."""
 SETTINGS = {
     name: _setting(name, field)
     for name, field in RunConfig.model_fields.items()
@@ -80,49 +76,43 @@ BATCHES = {
     "batch_per_worker": RESOLVED["batch_per_worker"],
 }
 CALIBRATION = CommandOption(Path, "File with the machine's calibration.", "one for each machine in your data folder")
-SYNCS = ("--syncs", "--sync")
 
 Command = Callable[..., None]
 
 
-def command_options(own: Mapping[str, CommandOption], settings: Collection[str] = ()) -> Callable[[Command], Command]:
-    """Return a decorator that adds options to a command: its `own`, and those of the named `settings` of a run.
+def command_options(
+    request: Mapping[str, CommandOption], settings: Collection[str] = ()
+) -> Callable[[Command], Command]:
+    """Return a decorator that adds options to a command: those in `request`, and those of the named `settings`.
 
-    The command receives those that were given as two dictionaries: `request` holds its own, `options` the settings.
-    A setting that the command declares itself is left out.
+    The command receives the values given in two dictionaries, its parameters `request` and `options` (the settings).
     """
+    others = {name: option for name, option in SETTINGS.items() if name in settings and name not in request}
 
     def decorate(command: Command) -> Command:
-        signature = inspect.signature(command)
-        declared = [p for name, p in signature.parameters.items() if name not in ("request", "options")]
-        taken = {*own, *(p.name for p in declared)}
-        groups = {
-            "request": own,
-            "options": {name: SETTINGS[name] for name in SETTINGS if name in settings and name not in taken},
-        }
-
         def wrapper(**values: Any) -> None:
-            for group, members in groups.items():
-                given = {name: value for name in members if (value := values.pop(name)) is not None}
+            for group, members in (("request", request), ("options", others)):
                 if members:
-                    values[group] = given
+                    values[group] = {name: value for name in members if (value := values.pop(name)) is not None}
             command(**values)
 
-        wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
-        before, after = ([option.parameter(name) for name, option in members.items()] for members in groups.values())
-        parameters = [*before, *(p.replace(kind=p.KEYWORD_ONLY) for p in declared), *after]
+        signature = inspect.signature(command)
+        declared = [p for name, p in signature.parameters.items() if name not in ("request", "options")]
+        first, last = ([option.parameter(name) for name, option in group.items()] for group in (request, others))
+        parameters = [*first, *(p.replace(kind=p.KEYWORD_ONLY) for p in declared), *last]
         wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
         return wrapper
 
     return decorate
 
 
 def read_settings(
-    task: str, config: Path | None, options: Mapping[str, Any], *, example: str, own: Collection[str] = ()
+    task: str, config: Path | None, options: Mapping[str, Any], *, example: str, further: Collection[str] = ()
 ) -> tuple[str, dict[str, Any]]:
     """Return the task and the settings: those of the file `config` under the options given.
 
-    `example` is a command that names a task, for whoever named none; `own` are settings that only this command has.
+    `example` is a command that names a task, for an error; `further` are settings that no run has, but the command.
     """
     settings = read_toml(config) if config else {}
     task = task or str(settings.get("task", ""))
@@ -130,12 +120,12 @@ def read_settings(
     settings.pop("task", None)
     if any(name in options for name in ("engine", "workers", "threads", "device", "blas_threads", "batch_size")):
         settings.pop("chosen_blas_threads", None)  # it was chosen for the file's run; this one chooses again
-    allowed = (*own, *RunConfig.model_fields, *RESOLVED)
+    allowed = (*further, *RunConfig.model_fields, *RESOLVED)
     for name in settings:
         if name not in allowed:
             unknown("setting", name, allowed)
     settings |= options
-    check_early(task, {name: value for name, value in settings.items() if name not in own})
+    check_early(task, {name: value for name, value in settings.items() if name not in further})
     return task, settings
 
 
@@ -155,14 +145,9 @@ def check_names(syncs: str | None, engines: str | None = None) -> None:
         check_engine(name)
 
 
-def check_prediction(task: str, request: Mapping[str, Any], settings: Mapping[str, Any], *, example: str) -> None:
+def check_request(task: str, request: Mapping[str, Any], settings: Mapping[str, Any], *, example: str) -> None:
     """Refuse what is wrong by itself in a request of simulate, validate or advise; `example` names a task."""
     check(bool(task), f"which task? for example: {example}")
     check_early(task, settings)
     check_names(request.get("syncs"))
     check_calibrated(request.get("engines") or request.get("engine") or "")
-
-
-def command_line() -> str:
-    """Return the command as it was typed."""
-    return shlex.join(["manyhands", *sys.argv[1:]])

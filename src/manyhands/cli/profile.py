@@ -9,15 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from manyhands.cli.options import (
-    CONFIG_OPTION,
-    JSON_OPTION,
-    OUT_OPTION,
-    SETTINGS,
-    CommandOption,
-    command_options,
-    read_settings,
-)
+from manyhands.cli.options import SETTINGS, CommandOption, ConfigFile, Json, RunsFolder, command_options, read_settings
 from manyhands.cli.show import finish, people, progress, results, say
 from manyhands.cli.tables import print_table
 from manyhands.config import RunConfig
@@ -47,9 +39,9 @@ def profile(
     lines: Annotated[
         bool, typer.Option("--lines", help="Print the hot lines too: those that call torch's operations and the like.")
     ] = False,
-    config: CONFIG_OPTION = None,
-    out: OUT_OPTION = Path("runs"),
-    json: JSON_OPTION = False,
+    config: ConfigFile = None,
+    out: RunsFolder = Path("runs"),
+    json: Json = False,
     *,
     request: dict[str, Any],
     options: dict[str, Any],

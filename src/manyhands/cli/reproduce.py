@@ -9,11 +9,11 @@ import typer
 from rich.console import Console
 
 from manyhands.cli.bars import eta
-from manyhands.cli.options import JSON_OPTION
+from manyhands.cli.options import Json
 from manyhands.cli.show import bars_on_terminal, finish, people, results, say
 from manyhands.cli.tables import print_table
 from manyhands.record import write_atomically
-from manyhands.record.papers import ReproducedTable, ReproductionDir, ReproductionRecord
+from manyhands.record.papers import ReproductionDir, ReproductionRecord
 
 if TYPE_CHECKING:
     from manyhands.reproduction.run import Observer, ReproductionPulse
@@ -31,7 +31,7 @@ def reproduce(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest one that was stopped.")] = False,
     out: Annotated[Path, typer.Option("--out", help="Folder of all reproductions.")] = OUT,
-    json: JSON_OPTION = False,
+    json: Json = False,
 ) -> None:
     """Rebuild the tables of PAPER with its own settings: published figures, ours, and a verdict per row.
 
@@ -70,19 +70,13 @@ def show(record: ReproductionRecord, console: Console) -> None:
     for paper in record.papers:
         say(f"paper {paper.number}: {paper.title}\n", to=console, style="bold")
         for table in paper.tables:
-            _show_table(table, console)
+            say(papers.headline(table), to=console, style="italic")
+            for part in papers.tables_of(table, console.width if console.is_terminal else 0):
+                print_table(console, part)
+            say(*(f"· {line}" for line in (*papers.whys(table), *table.notes)), "", to=console)
     say("how the verdicts are found", to=console, style="bold")
     say(*(f"· {rule}" for rule in record.rules), "", to=console)
     say(papers.circumstances(record), papers.summary(record), to=console)
-
-
-def _show_table(table: ReproducedTable, console: Console) -> None:
-    from manyhands.report import papers
-
-    say(papers.headline(table), to=console, style="italic")
-    for part in papers.tables_of(table, console.width if console.is_terminal else 0):
-        print_table(console, part)
-    say(*(f"· {line}" for line in (*papers.whys(table), *table.notes)), "", to=console)
 
 
 def _list() -> None:

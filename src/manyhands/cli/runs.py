@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from manyhands.cli.options import JSON_OPTION, OUT_OPTION
+from manyhands.cli.options import Json, RunsFolder
 from manyhands.cli.show import print_json, results, say
 from manyhands.cli.tables import print_facts, print_table
 from manyhands.record import RunDir, RunRecord
@@ -22,20 +22,20 @@ app = typer.Typer(
     invoke_without_command=True,
 )
 
-RUN_ARGUMENT = Annotated[str, typer.Argument(help="An id, a unique part of one, a folder, or 'last'.")]
+RunName = Annotated[str, typer.Argument(help="An id, a unique part of one, a folder, or 'last'.")]
 SHOWN = {"task", "engine", "workers", "threads", "sync", "batch_size", "lr", "seed", "device"}
 """Settings that are always shown; of the others, those that differ from their defaults."""
 
 
 @app.callback()
-def default(context: typer.Context, out: OUT_OPTION = Path("runs")) -> None:
+def default(context: typer.Context, out: RunsFolder = Path("runs")) -> None:
     """List the runs, unless another command is given."""
     if context.invoked_subcommand is None:
         show_list(out)
 
 
 @app.command("list")
-def show_list(out: OUT_OPTION = Path("runs"), json: JSON_OPTION = False) -> None:
+def show_list(out: RunsFolder = Path("runs"), json: Json = False) -> None:
     """List the stored runs, oldest first."""
     runs = RunDir.all_in(out)
     if json:
@@ -53,7 +53,7 @@ def show_list(out: OUT_OPTION = Path("runs"), json: JSON_OPTION = False) -> None
 
 
 @app.command("show")
-def show(run: RUN_ARGUMENT = "last", out: OUT_OPTION = Path("runs"), json: JSON_OPTION = False) -> None:
+def show(run: RunName = "last", out: RunsFolder = Path("runs"), json: Json = False) -> None:
     """Show one run's record. Example: manyhands runs show last --json"""
     folder = RunDir.find(out, run)
     record = record_of(folder)
@@ -67,7 +67,7 @@ def show(run: RUN_ARGUMENT = "last", out: OUT_OPTION = Path("runs"), json: JSON_
 @app.command("compare")
 def compare(
     runs: Annotated[list[str], typer.Argument(help="Runs; speed-up is over the first.")],
-    out: OUT_OPTION = Path("runs"),
+    out: RunsFolder = Path("runs"),
 ) -> None:
     """Put runs side by side. Example: manyhands runs compare 0815-mlp-serial 0816-mlp-mpi2"""
     records = [record_of(RunDir.find(out, run)) for run in runs]
@@ -81,7 +81,7 @@ def compare(
 @app.command("delete")
 def delete(
     runs: Annotated[list[str], typer.Argument(help="Runs to delete.")],
-    out: OUT_OPTION = Path("runs"),
+    out: RunsFolder = Path("runs"),
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete runs with their checkpoints. Example: manyhands runs delete last"""

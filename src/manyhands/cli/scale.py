@@ -11,20 +11,12 @@ import typer
 from rich.console import Console
 
 from manyhands.cli.bars import eta
-from manyhands.cli.options import (
-    JSON_OPTION,
-    SETTINGS,
-    TASK_ARGUMENT,
-    CommandOption,
-    check_early,
-    check_names,
-    command_options,
-)
+from manyhands.cli.options import SETTINGS, CommandOption, Json, TaskName, check_early, check_names, command_options
 from manyhands.cli.show import bars_on_terminal, finish, people, results, say
 from manyhands.cli.tables import print_table
 from manyhands.errors import check
 from manyhands.machine import facts
-from manyhands.record import Cell, SweepDir, SweepRecord
+from manyhands.record import SweepRecord
 from manyhands.record.texts import cell_name, rate
 from manyhands.scaling.defaults import BUDGET, SET_BY_SWEEP, THREADS, check_kind
 
@@ -58,7 +50,7 @@ def scale(
         str,
         typer.Argument(help="strong: the same batch for however many workers; weak: the same batch for each worker."),
     ] = "",
-    task: TASK_ARGUMENT = "",
+    task: TaskName = "",
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the newest sweep of this kind and task that was stopped.")
     ] = False,
@@ -67,7 +59,7 @@ def scale(
     ] = "",
     out: Annotated[Path, typer.Option("--out", help="Folder of all sweeps.")] = OUT,
     report: Annotated[bool, typer.Option("--report/--no-report", help="Draw the report.")] = True,
-    json: JSON_OPTION = False,
+    json: Json = False,
     *,
     request: dict[str, Any],
     options: dict[str, Any],
@@ -102,9 +94,14 @@ def scale(
         )
     show(record, people if json else results)
     if record.status == "interrupted":
-        say(f"stopped; go on with: {_resume_command(record, task, folder)}")
+        elsewhere = ["--out", str(folder.path.parent)] if folder.path.parent != OUT else []
+        resuming = ["manyhands", "scale", record.kind, task, "--resume-from", folder.path.name, *elsewhere]
+        say(f"stopped; go on with: {shlex.join(resuming)}")
     elif report:
-        _draw(folder)
+        from manyhands.report import files
+
+        beside = ", ".join(path.name for path in files.write(folder) if path != folder.report)
+        say(f"report: {folder.report} (open it in a browser; beside it: {beside})")
     say(f"kept in {folder.path}")
     finish(record, as_json=json)
     if not any(row.repeats for row in record.rows if row.cell.role == "cell"):
@@ -127,19 +124,6 @@ def show(record: SweepRecord, console: Console) -> None:
         console.print()
         print_table(console, sweeps.fits_table(record), "laws of scaling, fitted")
     say("", *words.explanation(record), to=console)
-
-
-def _draw(sweep: SweepDir) -> None:
-    from manyhands.report import files
-
-    beside = ", ".join(path.name for path in files.write(sweep) if path != sweep.report)
-    say(f"report: {sweep.report} (open it in a browser; beside it: {beside})")
-
-
-def _resume_command(record: SweepRecord, task: str, folder: SweepDir) -> str:
-    out = folder.path.parent
-    elsewhere = ["--out", str(out)] if out != OUT else []
-    return shlex.join(["manyhands", "scale", record.kind, task, "--resume-from", folder.path.name, *elsewhere])
 
 
 @contextmanager
@@ -181,8 +165,11 @@ def _round(pulse: "SweepPulse") -> str:
 
 
 def _latest(pulse: "SweepPulse") -> str:
-    """Say which cell runs, or what it measured."""
-    name, run = _name(pulse.cell), pulse.measure
+    """Say which cell runs, or what it measured: `mpi ×2, batch 64 … 56,204 samples/s`."""
+    cell, run = pulse.cell, pulse.measure
+    image = f", {cell.image_size} px" if cell.image_size else ""
+    data = f", data ×{cell.replicate}" if cell.replicate > 1 else ""
+    name = f"{cell_name(cell)}, batch {cell.batch_size}{image}{data}"
     if run is None:
         return f"{name} …"
     if run.failed:
@@ -191,10 +178,3 @@ def _latest(pulse: "SweepPulse") -> str:
         return f"{name} … took no time that can be measured"
     disturbed = f", while {run.others}" if run.others is not None and run.others.disturbed else ""
     return f"{name} … {rate(run.batch_size / run.step_ms * 1e3)} samples/s{disturbed}"
-
-
-def _name(cell: Cell) -> str:
-    """Return the name of a cell: `mpi ×2, batch 64`; a probe is one worker with a smaller batch."""
-    image = f", {cell.image_size} px" if cell.image_size else ""
-    data = f", data ×{cell.replicate}" if cell.replicate > 1 else ""
-    return f"{cell_name(cell)}, batch {cell.batch_size}{image}{data}"

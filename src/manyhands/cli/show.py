@@ -53,6 +53,11 @@ def say_kept(folder: Path, source: Path | None = None, what: str = "it") -> None
     say(f"kept in {folder}; to draw {what}: manyhands report {shlex.quote(str(source or folder))}")
 
 
+def command_line() -> str:
+    """Return the command as it was typed."""
+    return shlex.join(["manyhands", *sys.argv[1:]])
+
+
 def print_json(text: str) -> None:
     """Print one JSON object on stdout, as it is."""
     sys.stdout.write(text + "\n")

@@ -8,18 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from manyhands.cli.options import (
-    BATCHES,
-    CALIBRATION,
-    JSON_OPTION,
-    SYNCS,
-    TASK_ARGUMENT,
-    CommandOption,
-    check_prediction,
-    command_line,
-    command_options,
-)
-from manyhands.cli.show import LONG_S, Meter, finish, meter, people, results, say, say_kept, warn
+from manyhands.cli.options import BATCHES, CALIBRATION, CommandOption, Json, TaskName, check_request, command_options
+from manyhands.cli.show import LONG_S, Meter, command_line, finish, meter, people, results, say, say_kept, warn
 from manyhands.cli.tables import print_table
 from manyhands.errors import check
 from manyhands.record.simulation import SimulationRecord, SimulationRow
@@ -45,7 +35,10 @@ OPTIONS = {
         "this host, with as many cores as workers",
     ),
     "syncs": CommandOption(
-        str, "What they exchange: allreduce,local-sgd:period=8; 'manyhands syncs' lists them.", "allreduce", SYNCS
+        str,
+        "What they exchange: allreduce,local-sgd:period=8; 'manyhands syncs' lists them.",
+        "allreduce",
+        ("--syncs", "--sync"),
     ),
     "engine": CommandOption(str, "Engine whose calls were calibrated: mpi, threads or torch.", "mpi"),
     **BATCHES,
@@ -64,9 +57,9 @@ OPTIONS = {
 
 @command_options(OPTIONS, settings=("epochs", "lr", "warmup", "lr_decay", "lr_scaling"))
 def simulate(
-    task: TASK_ARGUMENT = "",
+    task: TaskName = "",
     out: Annotated[Path, typer.Option("--out", help="Folder of all simulations.")] = Path("simulations"),
-    json: JSON_OPTION = False,
+    json: Json = False,
     *,
     request: dict[str, Any],
     options: dict[str, Any],
@@ -85,7 +78,7 @@ def simulate(
 
     Example: manyhands simulate mlp --nodes 1,4,16 --syncs allreduce,async-server --train --target-accuracy 0.9
     """
-    check_prediction(task, request, options, example="manyhands simulate mlp --nodes 1,2,4,...,64")
+    check_request(task, request, options, example="manyhands simulate mlp --nodes 1,2,4,...,64")
     check("nodes" in request or "workers" in request, "how many nodes? for example: --nodes 1,2,4,...,64")
     steps = request.get("steps", 1)
     check(steps >= 1, f"steps must be at least 1, got {steps}")

@@ -28,7 +28,8 @@ def surviving_streams() -> Iterator[None]:
             stream.reconfigure(errors="backslashreplace")
     # Python has no stream where a number was closed.
     sys.stdout = cast(TextIO, _Guarded(sys.stdout or os.fdopen(1, "w", closefd=False), _explained))
-    sys.stderr = cast(TextIO, _Guarded(sys.stderr or os.fdopen(2, "w", closefd=False), _ignored))
+    stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    sys.stderr = cast(TextIO, _Guarded(stderr, lambda stream: suppress(OSError, ValueError)))
     try:
         yield
     finally:
@@ -62,10 +63,6 @@ class _Guarded:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-def _ignored(stream: TextIO) -> AbstractContextManager[object]:
-    return suppress(OSError, ValueError)
 
 
 @contextmanager

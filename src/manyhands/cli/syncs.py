@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from manyhands import launch, spec
-from manyhands.cli.options import JSON_OPTION
+from manyhands.cli.options import Json
 from manyhands.cli.show import print_json, results, say
 from manyhands.cli.tables import print_facts, print_table
 from manyhands.errors import check
@@ -37,15 +37,10 @@ class Entry:
     options: list[dict[str, Any]]
     example: str
 
-    @property
-    def equal(self) -> str:
-        """Return `yes` or `no`: whether its answer is that of one worker."""
-        return "yes" if self.equals_serial else "no"
-
 
 def syncs(
     name: Annotated[str, typer.Argument(help="Show this strategy alone, with its options and an example.")] = "",
-    json: JSON_OPTION = False,
+    json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of docs/syncs.md.")] = False,
 ) -> None:
     """Show the strategies that --sync takes: what they do, their options, and the engines that can run them.
@@ -110,8 +105,8 @@ def markdown_of(entries: list[Entry]) -> str:
 
 def _markdown_row(e: Entry) -> list[str]:
     options = [f"`{_assignment(o)}` {o['help']}".strip() for o in e.options]
-    servers = str(e.servers) if e.servers else ""
-    return [f"`{e.name}`", e.does, "<br>".join(options), e.equal, servers, ", ".join(e.needs), ", ".join(e.engines)]
+    equal, servers = _typed(e.equals_serial), str(e.servers) if e.servers else ""
+    return [f"`{e.name}`", e.does, "<br>".join(options), equal, servers, ", ".join(e.needs), ", ".join(e.engines)]
 
 
 def _does_and_options(e: Entry) -> str:
@@ -130,7 +125,7 @@ def _engines(e: Entry) -> str:
 COLUMNS: tuple[Column[Entry], ...] = (
     Column("sync", lambda e: e.name, left=True),
     Column("what it does, and its options", _does_and_options, left=True, folds=True),
-    Column("equals\nserial", lambda e: e.equal, left=True),
+    Column("equals\nserial", lambda e: _typed(e.equals_serial), left=True),
     Column("needs", _needs, drop=2, left=True, folds=True),
     Column("engines", _engines, drop=1, left=True, folds=True),
 )
@@ -139,7 +134,7 @@ COLUMNS: tuple[Column[Entry], ...] = (
 def _show(e: Entry) -> None:
     say(f"{e.name}: {e.does}", to=results)
     lines = {
-        "equals serial": e.equal,
+        "equals serial": _typed(e.equals_serial),
         "servers": f"{e.servers} more than the workers" if e.servers else "none",
         "needs": ", ".join(e.needs) or "nothing special",
         "engines": ", ".join(e.engines) or "none",
@@ -158,8 +153,11 @@ def _example(name: str, options: list[spec.Option], engines: list[str]) -> str:
 
 
 def _assignment(option: dict[str, Any]) -> str:
-    """Write an option with its default as one would type it."""
-    value = option["default"]
+    return f"{option['name']}={_typed(option['default'])}"
+
+
+def _typed(value: Any) -> str:
+    """Write a value as one would type it."""
     if isinstance(value, bool):
-        value = "yes" if value else "no"
-    return f"{option['name']}={'…' if value is None else value}"
+        return "yes" if value else "no"
+    return "…" if value is None else str(value)

@@ -3,6 +3,7 @@
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import chain, zip_longest
 from typing import Any
 
 from rich.cells import cell_len
@@ -33,7 +34,7 @@ def print_table(
     """
     columns = table.columns
     if title or (title is None and table.caption):
-        _print(console, Text(title or table.caption, "italic"))
+        console.print(Text(title or table.caption, "italic"), soft_wrap=True)
     rows = [[(styled or {}).get(cell) or Text(cell) for cell in row] for row in table.rows]
     widths = [
         max(cell_len(line) for text in (column.heading, *(row[i].plain for row in rows)) for line in text.split("\n"))
@@ -51,7 +52,7 @@ def print_table(
     left_out = [one_line(column.heading) for i, column in enumerate(columns) if i not in kept]
     if left_out:
         where = "--json" if console.stderr else "a pipe (| cat)"  # tables on stderr stand beside a record on stdout
-        _print(console, Text(f"no room for: {', '.join(left_out)}; a wider terminal or {where} has all"))
+        console.print(Text(f"no room for: {', '.join(left_out)}; a wider terminal or {where} has all"), soft_wrap=True)
 
 
 def _kept(columns: Sequence[Column[Any]], widths: Sequence[int], room: int) -> list[int]:
@@ -81,26 +82,19 @@ def _fitted(columns: Sequence[Column[Any]], widths: Sequence[int], room: int) ->
 def _print_columns(
     console: Console, columns: Sequence[Column[Any]], rows: Sequence[Sequence[Text]], widths: Sequence[int]
 ) -> None:
+    """Print headings and rows, whose cells may have several lines: those of headings end at the same line."""
     headings = [_lines(Text(column.heading, "bold"), width) for column, width in zip(columns, widths, strict=True)]
     height = max(map(len, headings))
-    _print_row(console, columns, [[Text()] * (height - len(lines)) + lines for lines in headings], widths)
-    for row in rows:
-        _print_row(console, columns, [_lines(cell, width) for cell, width in zip(row, widths, strict=True)], widths)
-
-
-def _print_row(
-    console: Console, columns: Sequence[Column[Any]], cells: Sequence[Sequence[Text]], widths: Sequence[int]
-) -> None:
-    """Print a row whose cells have one line or several."""
-    for i in range(max(map(len, cells))):
+    cells = [[[Text()] * (height - len(lines)) + lines for lines in headings]]
+    cells += [[_lines(cell, width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    for texts in chain.from_iterable(zip_longest(*row, fillvalue=Text()) for row in cells):
         line = Text()
-        for column, cell, width in zip(columns, cells, widths, strict=True):
-            text = cell[i] if i < len(cell) else Text()
+        for column, text, width in zip(columns, texts, widths, strict=True):
             blanks = " " * (width - cell_len(text.plain))
             line.append_text(Text.assemble(text, blanks) if column.left else Text.assemble(blanks, text))
             line.append(" " * GAP)
         line.rstrip()
-        _print(console, line)
+        console.print(line, soft_wrap=True)
 
 
 def _print_records(console: Console, columns: Sequence[Column[Any]], rows: Sequence[Sequence[Text]]) -> None:
@@ -109,7 +103,7 @@ def _print_records(console: Console, columns: Sequence[Column[Any]], rows: Seque
     width = max(map(cell_len, names))
     for i, row in enumerate(rows):
         if i:
-            _print(console, Text())
+            console.print(Text(), soft_wrap=True)
         print_facts(console, dict(zip(names, row, strict=True)), width)
 
 
@@ -120,9 +114,9 @@ def print_facts(console: Console, facts: dict[str, Text] | dict[str, str], width
         room = max(LEAST, console.width - indent) if console.is_terminal else 0
         text = fact if isinstance(fact, Text) else Text(fact)
         first, *others = _lines(text, room) if room else [text]
-        _print(console, Text.assemble((name, "bold"), " " * (indent - cell_len(name)), first))
+        console.print(Text.assemble((name, "bold"), " " * (indent - cell_len(name)), first), soft_wrap=True)
         for line in others:
-            _print(console, Text.assemble(" " * indent, line))
+            console.print(Text.assemble(" " * indent, line), soft_wrap=True)
 
 
 def _lines(text: Text, width: int) -> list[Text]:
@@ -135,7 +129,3 @@ def _lines(text: Text, width: int) -> list[Text]:
             parts = textwrap.wrap(whole, width, break_long_words=False, break_on_hyphens=False)
         lines += [Text(part.replace(NO_BREAK, " "), line.style) for part in parts] if len(parts) > 1 else [line]
     return lines or [Text()]
-
-
-def _print(console: Console, line: Text) -> None:
-    console.print(line, soft_wrap=True)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manyhands.cli.options import CONFIG_OPTION, JSON_OPTION, OUT_OPTION, SETTINGS, command_options, read_settings
+from manyhands.cli.options import SETTINGS, ConfigFile, Json, RunsFolder, command_options, read_settings
 from manyhands.cli.show import finish, people, progress, say
 from manyhands.cli.tables import print_table
 from manyhands.launch.environment import leads
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 @command_options({}, SETTINGS)
 def train(
     task: Annotated[str, typer.Argument(help="Task to train; may be left out with --config.")] = "",
-    config: CONFIG_OPTION = None,
-    out: OUT_OPTION = Path("runs"),
+    config: ConfigFile = None,
+    out: RunsFolder = Path("runs"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest run that has a checkpoint.")] = False,
     resume_from: Annotated[
         str, typer.Option(help="Go on with this run: an id, part of one, a folder, or 'last'.")
     ] = "",
-    json: JSON_OPTION = False,
+    json: Json = False,
     *,
     options: dict[str, Any],
 ) -> None:

@@ -6,18 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from manyhands.cli.options import (
-    BATCHES,
-    CALIBRATION,
-    JSON_OPTION,
-    SYNCS,
-    TASK_ARGUMENT,
-    CommandOption,
-    check_prediction,
-    command_line,
-    command_options,
-)
-from manyhands.cli.show import finish, meter, people, results, say, say_kept, warn
+from manyhands.cli.options import BATCHES, CALIBRATION, CommandOption, Json, TaskName, check_request, command_options
+from manyhands.cli.show import command_line, finish, meter, people, results, say, say_kept, warn
 from manyhands.cli.tables import print_table
 from manyhands.errors import check
 from manyhands.record.simulation import LEDGER, Validation, ValidationRecord, read_validations
@@ -29,7 +19,9 @@ if TYPE_CHECKING:
 OPTIONS = {
     "workers": CommandOption(str, "How many workers: 1,2,4 or 1,2,4,...,16."),
     "engines": CommandOption(str, "How the workers run: threads, mpi or torch.", "those that were calibrated"),
-    "syncs": CommandOption(str, "What they exchange: allreduce,local-sgd:period=8.", "allreduce", SYNCS),
+    "syncs": CommandOption(
+        str, "What they exchange: allreduce,local-sgd:period=8.", "allreduce", ("--syncs", "--sync")
+    ),
     **BATCHES,
     "repeats": CommandOption(int, "Runs of each configuration, at least 5.", 5),
     "steps": CommandOption(int, "Steps of each run.", "about two seconds of them"),
@@ -40,9 +32,9 @@ OPTIONS = {
 
 @command_options(OPTIONS)
 def validate(
-    task: TASK_ARGUMENT = "",
+    task: TaskName = "",
     out: Annotated[Path, typer.Option("--out", help="Folder of all validations.")] = Path("validations"),
-    json: JSON_OPTION = False,
+    json: Json = False,
     *,
     request: dict[str, Any],
 ) -> None:
@@ -54,7 +46,7 @@ def validate(
 
     Example: manyhands validate mlp --workers 1,2 --engines threads,mpi --syncs allreduce,local-sgd:period=8
     """
-    check_prediction(task, request, {}, example="manyhands validate mlp --workers 1,2")
+    check_request(task, request, {}, example="manyhands validate mlp --workers 1,2")
     check("workers" in request, "how many workers? for example: --workers 1,2")
     from manyhands.validation.validate import validate as compare  # imports torch: a bad request is refused before
 

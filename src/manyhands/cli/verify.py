@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from manyhands.cli.options import CONFIG_OPTION, JSON_OPTION, SETTINGS, TASK_ARGUMENT, command_options, read_settings
+from manyhands.cli.options import SETTINGS, ConfigFile, Json, TaskName, command_options, read_settings
 from manyhands.cli.show import people, print_json, progress, results, say
 from manyhands.cli.tables import print_table
 from manyhands.errors import check
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 
 @command_options({}, SETTINGS)
-def verify(
-    task: TASK_ARGUMENT, config: CONFIG_OPTION = None, json: JSON_OPTION = False, *, options: dict[str, Any]
-) -> None:
+def verify(task: TaskName, config: ConfigFile = None, json: Json = False, *, options: dict[str, Any]) -> None:
     """Run TASK serially and in parallel, step by step side by side; say equal, or where and why they part.
 
     Compares the weights after each of 20 steps (--steps for more). Exit status 0: equal; 1: different.
