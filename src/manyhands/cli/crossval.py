@@ -107,8 +107,11 @@ def _show(result: "CrossvalRecord | CrossvalTable", out: Path, *, as_json: bool)
 
     if isinstance(result, CrossvalRecord):
         print_table(people, _folds_table(result))
-        if result.bit_equal is not None:
-            say(_equality(result))
+        if result.bit_equal:
+            say("every fold has the accuracy, loss and weights of one worker, to the last bit")
+        elif result.bit_equal is not None:
+            difference = f"{result.max_loss_difference:.1e} of their value"
+            say(f"the folds' losses differ from one worker's by at most {difference}")
         cores = result.hardware["cores"]
         if result.workers > cores and result.engine != "sim":
             say(f"{result.workers} workers shared {cores} cores: these times say little")
@@ -138,12 +141,6 @@ def sentence(r: "CrossvalRecord") -> str:
         better = f"performance improvement {percent(r.improvement_pct)}"
         parts.append(f"speed-up {times(r.speed_up)}, {better if r.improvement_pct >= 0 else 'slower than one worker'}")
     return "; ".join(parts)
-
-
-def _equality(r: "CrossvalRecord") -> str:
-    if r.bit_equal:
-        return "every fold has the accuracy, loss and weights of one worker, to the last bit"
-    return f"the folds' losses differ from one worker's by at most {r.max_loss_difference:.1e} of their value"
 
 
 def _folds_table(record: "CrossvalRecord") -> Table:

@@ -107,7 +107,7 @@ def _write(page: "Source | list[RunDir]", format: str, to: Path | None) -> list[
 
 
 def _find(names: Sequence[str], out: Path | None) -> "list[Source | list[RunDir]]":
-    """Return what has a page: the stored records of these names, all runs on one page; for no name the newest sweep."""
+    """Return the sources of the pages: the records named, all runs as one source; without names the newest sweep."""
     known: list[Stored] = [folder for kind, usual in USUAL.items() for folder in kind.all_in(out or usual)]
     known = [folder for folder in known if not isinstance(folder, SweepDir) or folder.record.is_file()]
     if not names:
@@ -143,8 +143,7 @@ def _at(path: Path) -> "Source | RunDir | None":
     """Return the record of a folder, or of a file in it; None where there is no such path."""
     if path.suffix == ".jsonl" and path.is_file():
         return path
-    files = {kind.record_file for kind in USUAL}
-    folder = path.parent if path.name in {*files, "run.toml"} else path
+    folder = path.parent if path.name in {"run.toml", *(kind.record_file for kind in USUAL)} else path
     for kind in USUAL:
         if kind(folder).record.is_file():
             return kind(folder)

@@ -1,4 +1,4 @@
-"""What people see of a command, on stderr: progress and sentences; and what goes to stdout."""
+"""Print sentences and progress for people on stderr, and results on stdout."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     PartsOf: TypeAlias = Callable[[Pulse], list[BarText]]
 
 people = Console(stderr=True, highlight=False)
-"""Where people look."""
-
+"""Stderr, for people."""
 results = Console(highlight=False, soft_wrap=True)
-"""Where results go."""
+"""Stdout, for results."""
 
 LINE_S = 10.0
 """Seconds after which a log gets another line about a command's progress."""

@@ -29,9 +29,8 @@ def verify(task: TaskName, config: ConfigFile = None, json: Json = False, *, opt
     from manyhands.request import resolve  # imports torch: a bad request is refused before
     from manyhands.verification.verify import verify as verify_config
 
-    resolved = resolve(task, {"engine": "mpi", "workers": 2, **settings})
     with progress(f"verify {Path(task).name}") as observe:
-        verdict = verify_config(resolved, observe=observe)
+        verdict = verify_config(resolve(task, {"engine": "mpi", "workers": 2, **settings}), observe=observe)
     print_table(people, answers_table([verdict.serial, verdict.parallel]))
     if json:
         print_json(verdict.model_dump_json())

@@ -129,6 +129,11 @@ def test_what_a_task_prints_does_not_mix_with_the_result(manyhands) -> None:  # 
     assert status == 0
     assert json.loads(stdout)["status"] == "complete"
     assert "hello from the task's file :smile:" in stderr
+    line = "verify talkative.py:talks --data mnist:train=200,test=50 --steps 2 --engine threads --workers 2 --json"
+    status, stdout, stderr = manyhands(line)
+    assert status == 0
+    assert json.loads(stdout)["equal"]
+    assert "hello from the task's file :smile:" in stderr
 
 
 @pytest.mark.parametrize(

@@ -160,3 +160,5 @@ def test_help_has_an_example(crossval: Run) -> None:
     assert "Example: manyhands crossval mlp --folds 10 --engine mpi --workers 4" in stdout
     for option in ("--folds", "--split-data", "--nodes", "--table", "--stacked", "--baseline", "--batch-size"):
         assert option in stdout
+    for default in ("10", "where quicker", "with several workers"):
+        assert f"[default: {default}]" in stdout
