@@ -82,11 +82,11 @@ def simulate(
     check("nodes" in request or "workers" in request, "how many nodes? for example: --nodes 1,2,4,...,64")
     steps = request.get("steps", 1)
     check(steps >= 1, f"steps must be at least 1, got {steps}")
-    train = request.pop("train", False)
-    alone = [name for name in ("target_accuracy", *options) if name in {**request, **options} and not train]
-    check(not alone, f"--{''.join(alone[:1]).replace('_', '-')} belongs to --train; add it")
-    if train:
+    if request.pop("train", False):
         request["train"] = options
+    else:
+        for name in ("target_accuracy", *options):
+            check(name not in {**request, **options}, f"--{name.replace('_', '-')} belongs to --train; add it")
     from manyhands.simulation.simulate import simulate as predict  # imports torch: a bad request is refused before
 
     gc.freeze()  # the garbage collector need not look through imported modules: saves a second where rows are very many
