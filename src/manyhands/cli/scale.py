@@ -132,16 +132,19 @@ def _progress() -> "Iterator[SweepObserver]":
     from manyhands.scaling.observer import SweepObserver
 
     with bars_on_terminal() as bars:
-        if bars is None:
-            yield SweepObserver(_print_line, say)
-            return
-        bar = bars.add("starting")
+        bar = bars.add("starting") if bars else None
 
-        def draw(pulse: "SweepPulse") -> None:
-            name = "pilot" if pulse.repeat < 0 else _round(pulse)
-            bars.show_run(bar, pulse.done, pulse.total, _latest(pulse), pulse.eta_s, name)
+        def show_pulse(pulse: "SweepPulse") -> None:
+            repeat = f"repeat {pulse.repeat + 1}/{pulse.repeats}" if pulse.repeat >= 0 else ""
+            if bars and bar is not None:
+                bars.show_run(bar, pulse.done, pulse.total, _latest(pulse), pulse.eta_s, repeat or "pilot")
+            elif pulse.measure is not None:
+                left = "" if pulse.eta_s is None else f" · {eta(pulse.eta_s)}"
+                say(f"{repeat or f'pilot {pulse.done}/{pulse.total}'} · {_latest(pulse)}{left}")
 
         def confirm(sentence: str) -> bool:
+            if bars is None:
+                return False
             bars.progress.stop()
             say(sentence)
             yes = sys.stdin.isatty() and typer.confirm("take the time it needs?", err=True)
@@ -149,19 +152,7 @@ def _progress() -> "Iterator[SweepObserver]":
                 bars.progress.start()
             return yes
 
-        yield SweepObserver(draw, say, confirm)
-
-
-def _print_line(pulse: "SweepPulse") -> None:
-    if pulse.measure is not None:
-        left = "" if pulse.eta_s is None else f" · {eta(pulse.eta_s)}"
-        say(f"{_round(pulse)} · {_latest(pulse)}{left}")
-
-
-def _round(pulse: "SweepPulse") -> str:
-    if pulse.repeat < 0:
-        return f"pilot {pulse.done}/{pulse.total}"
-    return f"repeat {pulse.repeat + 1}/{pulse.repeats}"
+        yield SweepObserver(show_pulse, say, confirm)
 
 
 def _latest(pulse: "SweepPulse") -> str:
