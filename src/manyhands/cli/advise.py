@@ -52,8 +52,9 @@ def advise(
 ) -> None:
     """Say how TASK reaches an accuracy soonest: the best engine, strategy, workers and batch, and what to type.
 
-    One worker is trained until it is there, and the noise of its gradient tells what larger batches need. Steps are
-    predicted from what 'manyhands calibrate' has measured. What seems best is trained too, as n workers would.
+    One worker is trained until it reaches the accuracy; the noise of its gradient tells how many steps larger batches
+    need. Step times are predicted from this machine's calibration (manyhands calibrate). The most promising ways are
+    trained too, as n workers would train.
 
     Example: manyhands advise mlp --target-accuracy 0.9 --cluster ethernet-10g
     """
@@ -74,13 +75,13 @@ def advise(
         )
     show(record, people if json else results)
     if record.status == "interrupted":
-        say("stopped: this is what was known until then")
+        say("stopped: the advice rests on what was measured until then")
     say_kept(out / record.id)
     finish(record, as_json=json)
 
 
 def show(record: AdviceRecord, console: Console) -> None:
-    """Print the best ways, why they are, what would change that, and what it is based on."""
+    """Print the best ways, the reasons, what would change them, and which measurements and assumptions they rest on."""
     from manyhands.report.tables.advice import best_table
 
     where = f"on {record.cluster}, from a calibration of {record.machine} ({record.calibrated})"

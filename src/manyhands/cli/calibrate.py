@@ -41,16 +41,16 @@ def calibrate(
 ) -> None:
     """Measure this machine in about a minute, for simulate, validate and advise.
 
-    How long a step takes, by the rows of a worker; what the calls between ranks take; and how much longer a step takes
-    while other ranks share the machine.
+    It measures how long a step takes, by the rows of a worker; how long the calls between ranks take; and how much
+    longer a step takes while other ranks share the machine.
 
-    It is kept in a file for this machine; more tasks and engines can be added later.
+    The result is kept in a file for this machine; more tasks and engines can be added later.
 
     Let no other program run meanwhile.
 
     Where mpiexec starts ranks on several hosts, such as those of HYDRA_HOST_FILE or of a batch system, --engines mpi
-    --ranks 2 measures the link between two of them. Keep that in a file of its own with --calibration: with it simulate
-    and validate mean hosts like these with one worker each.
+    --ranks 2 measures the link between two of them. Keep that in a file of its own with --calibration: from that file
+    simulate and validate predict such hosts with one worker each.
 
     Example: manyhands calibrate mlp cnn
     """

@@ -39,7 +39,7 @@ if MPI.COMM_WORLD.Get_rank() == 0:
 
 @dataclass(frozen=True)
 class Checkup:
-    """The state of one thing that manyhands uses."""
+    """The state of a package, a device or a folder that manyhands uses."""
 
     what: str
     ok: bool

@@ -146,7 +146,7 @@ def check_names(syncs: str | None, engines: str | None = None) -> None:
 
 
 def check_request(task: str, request: Mapping[str, Any], settings: Mapping[str, Any], *, example: str) -> None:
-    """Refuse what is wrong by itself in a request of simulate, validate or advise; `example` names a task."""
+    """Refuse a bad request of simulate, validate or advise, before torch is imported; `example` is for an error."""
     check(bool(task), f"which task? for example: {example}")
     check_early(task, settings)
     check_names(request.get("syncs"))

@@ -50,7 +50,7 @@ def profile(
 
     One table for one worker; with many, one for a rank (--rank, --all-ranks) and all ranks side by side.
 
-    Some steps are timed call by call, and what that costs is taken off: the run is slowed by less than 2 %.
+    Some steps are timed call by call; the cost of that, less than 2 % of the run, is subtracted.
 
     A timeline of some steps on every rank is left in trace.json, to be opened at ui.perfetto.dev or chrome://tracing.
 
@@ -92,7 +92,7 @@ def show(record: ProfileRecord, ranks: list[RankProfile], console: Console, *, r
         say(_caption(record, profile), to=console)
         if lines:
             console.print()
-            title = "hot lines: what the compiled functions took that they call"
+            title = "hot lines: time in the compiled functions that they call"
             print_table(console, tabulate(LINES, profile.lines[:rows], title))
     if len(record.ranks) > 1:
         console.print()
@@ -171,11 +171,11 @@ def _caption(record: ProfileRecord, profile: RankProfile) -> str:
     disturbed = f" ({more} more {'was' if more == 1 else 'were'} disturbed by other programs)" if more else ""
     says = (
         f"{profile.timed_steps} {_unit(profile)} were timed call by call{disturbed}; times and calls are scaled to all "
-        f"{profile.steps:,}. Timing cost {percent(profile.cost_pct)} of the loop, and is taken off. Compiled "
+        f"{profile.steps:,}. Timing cost {percent(profile.cost_pct)} of the loop, and is subtracted. Compiled "
         "functions, such as matrix products, count as the function that called them."
     )
     if record.device != "cpu":
-        says += " A GPU's kernels are queued: what they take is found in the function that waits for them."
+        says += " A GPU's kernels are queued: their time counts as that of the function that waits for them."
     per_step = record.evaluations / max(1, record.steps)
     if profile.eval_s and per_step * record.steps_per_evaluation > SELDOM:
         one_s = profile.eval_s / record.evaluations

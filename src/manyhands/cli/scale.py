@@ -67,9 +67,9 @@ def scale(
     """Measure how TASK scales over workers: speed-up, efficiency, what was lost where; then draw a report.
 
     Every cell (engine × workers × …) is run in turn, five times or more unless --repeats or a short --budget says
-    otherwise; of fewer runs no interval is told. A budget that is too short to run each cell once is refused.
+    otherwise; with fewer runs there is no interval. A budget that is too short to run each cell once is refused.
 
-    One worker alone is what they are compared with. A run that fails is a marked row.
+    The baseline is one worker alone. A run that fails is a marked row.
 
     A sweep that is stopped with Ctrl-C goes on with --resume.
 

@@ -37,7 +37,7 @@ LONG_S = 20.0
 
 
 def say(*sentences: str, to: Console | None = None, style: str | None = None) -> None:
-    """Print sentences as they are, a line each, neither folded nor with markup; on stderr unless told where."""
+    """Print sentences as they are, a line each, neither folded nor with markup; on stderr unless `to` says where."""
     for sentence in sentences:
         (to or people).print(sentence, style=style, markup=False, emoji=False, soft_wrap=True)
 

@@ -48,9 +48,9 @@ OPTIONS = {
     "method": CommandOption(
         str, "auto, events (the strategy's own code on virtual ranks) or formula (closed form).", "auto"
     ),
-    "seed": CommandOption(int, "Decides what is drawn, and how a training begins.", 0),
+    "seed": CommandOption(int, "Seed of the step times that are drawn, and of a training's initial weights.", 0),
     "train": CommandOption(bool, "Train every row too, as those nodes would: accuracy against their time."),
-    "target_accuracy": CommandOption(float, "Accuracy, such as 0.97, to which --train is to tell the time."),
+    "target_accuracy": CommandOption(float, "Accuracy, such as 0.97: --train tells the time to reach it."),
     "calibration": CALIBRATION,
 }
 
@@ -66,13 +66,14 @@ def simulate(
 ) -> None:
     """Predict step time, speed-up, efficiency and cost of TASK on many nodes, with 90 % intervals.
 
-    Every strategy's own code runs on virtual ranks with clocks. Steps are drawn from what 'manyhands calibrate' has
-    measured, and calls cost what their algorithms do on the cluster's links. Beyond 1,024 ranks there is a closed form.
+    Every strategy's own code runs on virtual ranks with clocks. Step times are drawn from this machine's calibration
+    (manyhands calibrate); a call takes the time of its algorithm on the cluster's links. Beyond 1,024 ranks there is a
+    closed form.
 
     Slow nodes, failures and prices are part of the cluster's file.
 
     With --train every row is trained here, with the answer that its nodes would have and in the time predicted for
-    them; then --epochs, --lr, --lr-scaling, --lr-decay and --warmup are what they are to 'manyhands train'.
+    them; then --epochs, --lr, --lr-scaling, --lr-decay and --warmup mean the same as for 'manyhands train'.
 
     Example: manyhands simulate mlp --nodes 1,2,4,...,64 --cluster ethernet-10g --batch-per-worker 64
 
@@ -95,13 +96,13 @@ def simulate(
         record = predict(task, **request, out=out, command=command_line(), observe=observe, say=warn)
     show(record, people if json else results)
     if record.status == "interrupted":
-        say("stopped; what was found until then is kept")
+        say("stopped; the predictions made until then are kept")
     say_kept(out / record.id)
     finish(record, as_json=json)
 
 
 def show(record: SimulationRecord, console: Console) -> None:
-    """Print the predictions: how fast, where a step's time goes, and what is best."""
+    """Print the predictions: step times, where a step's time goes, and the best number of nodes."""
     from manyhands.report.simulation_figures import some
     from manyhands.report.tables.simulations import speed_table, split_table, trained_table
 

@@ -33,7 +33,7 @@ class Entry:
     needs: list[str]
     """Features of the comm."""
     engines: list[str]
-    """Engines with all these features."""
+    """Engines whose comm has all of them."""
     options: list[dict[str, Any]]
     example: str
 

@@ -69,7 +69,7 @@ def _kept(columns: Sequence[Column[Any]], widths: Sequence[int], room: int) -> l
 
 
 def _fitted(columns: Sequence[Column[Any]], widths: Sequence[int], room: int) -> list[int]:
-    """Return the widths that fit into `room`: columns that fold share what the others leave, the narrowest first."""
+    """Return the widths that fit into `room`: columns that fold share the room left by others, the narrowest first."""
     fitted = list(widths)
     folding = sorted((i for i, column in enumerate(columns) if column.folds), key=lambda i: widths[i])
     left = room - sum(widths[i] for i in range(len(columns)) if i not in folding) - GAP * (len(columns) - 1)

@@ -25,7 +25,7 @@ OPTIONS = {
     **BATCHES,
     "repeats": CommandOption(int, "Runs of each configuration, at least 5.", 5),
     "steps": CommandOption(int, "Steps of each run.", "about two seconds of them"),
-    "seed": CommandOption(int, "Decides what is drawn.", 0),
+    "seed": CommandOption(int, "Seed of the step times that are drawn.", 0),
     "calibration": CALIBRATION,
 }
 
@@ -40,9 +40,9 @@ def validate(
 ) -> None:
     """Predict the step times of TASK on this host, run the same, and print predicted against measured.
 
-    All is predicted, and written down, before anything is run. Every configuration is run at least 5 times, in turn.
+    All predictions are written down before anything is run. Every configuration is run at least 5 times, in turn.
 
-    What came out is added to validations.jsonl in the folder of all validations.
+    The results are added to validations.jsonl in the folder of all validations.
 
     Example: manyhands validate mlp --workers 1,2 --engines threads,mpi --syncs allreduce,local-sgd:period=8
     """
@@ -82,7 +82,7 @@ def show(record: ValidationRecord, console: Console) -> None:
     if record.rows:
         print_table(console, rows_table(record.rows))
     for key, reason in record.failed.items():
-        say(f"{key}: no run went well: {reason}", to=console)
+        say(f"{key}: every run failed: {reason}", to=console)
     if any(row.oversubscribed for row in record.rows):
         say("† more ranks than cores: not counted below", to=console)
     if record.median_error_pct is not None:

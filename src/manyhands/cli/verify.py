@@ -47,9 +47,9 @@ def sentence(v: "Verdict") -> str:
         return f"equal: the same bits after each of {steps}"
     measure = (
         f"largest difference {v.max_ulps:,} ulps, {v.max_relative:.1e} relative to the largest weight, "
-        f"{v.share_of_change:.1e} of what training changed"
+        f"{v.share_of_change:.1e} of the change that training made"
     )
-    where = f"{v.tensor_share:.1e} of what training changed of it"
+    where = f"{v.tensor_share:.1e} of the change that training made to it"
     if v.equal:
         nearest = f"nearest to the bound is '{v.tensor}' with {where}, and round-off may make {v.bound:.1e}"
         return f"equal to round-off after each of {steps}: {measure}; {nearest} ({v.bound_from})"
