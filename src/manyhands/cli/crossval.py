@@ -116,7 +116,7 @@ def _show(result: "CrossvalRecord | CrossvalTable", out: Path, *, as_json: bool)
         if result.workers > cores and result.engine != "sim":
             say(f"{result.workers} workers shared {cores} cores: these times say little about how the work scales")
     elif any(cell.nodes > cell.workers for cell in result.cells):
-        say("more nodes than workers: a worker trained them in turn; 'node s' is the slowest node's own time")
+        say("where nodes outnumber workers, workers trained them in turn; 'node s' is the slowest node's own time")
     say(f"kept in {out / result.id}")
     if as_json:
         print_json(result.model_dump_json())
