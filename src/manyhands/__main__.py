@@ -1,4 +1,4 @@
-"""`python -m manyhands`."""
+"""Run the command line by `python -m manyhands`."""
 
 from manyhands.cli.main import main
 

@@ -1,4 +1,4 @@
-"""All commands: a bad request gets one sentence and exit status 2; a failed run says who failed, and 1."""
+"""All commands: a bad request gets one sentence and exit status 2, a failed run says which rank failed and gets 1."""
 
 import os
 import re
@@ -14,7 +14,7 @@ import typer
 from manyhands._version import __version__
 from manyhands.cli.streams import ReaderGone
 from manyhands.config import plain_words
-from manyhands.errors import ManyhandsError, Stopped, TaskFileFailed, UserError, nearest
+from manyhands.errors import ManyhandsError, TaskFileFailed, UserError, exit_status, nearest
 from manyhands.launch.environment import outer_world
 from manyhands.launch.guard.state import FailureKnown, own_state
 
@@ -38,11 +38,11 @@ COMMANDS = {
     "doctor": "Show what is installed, what works, and how to mend the rest.",
     "runs": "List, show, compare and delete stored runs.",
 }
-"""Every command, with the line that `manyhands --help` has for it: only the module of the one called is imported."""
+"""Every command, with its line in `manyhands --help`: only the module of the command that is called is imported."""
 
 
 def make_app(called: str = "") -> typer.Typer:
-    """Make the command line; of commands other than the one called there is a name and a line of help."""
+    """Return the command line; commands other than the one called have only their name and their line of help."""
     app = typer.Typer(
         name="manyhands",
         help="Train neural networks on many workers, with the answer one worker would give.",
@@ -54,17 +54,13 @@ def make_app(called: str = "") -> typer.Typer:
     for name, line in COMMANDS.items():
         if name != called:
             app.command(name, help=line)(lambda: None)
-        elif isinstance(command := _import(name), typer.Typer):
-            app.add_typer(command, name=name)
+            continue
+        module = import_module(f"manyhands.cli.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
         else:
-            app.command(name)(_stoppable(command))
+            app.command(name)(_stoppable(getattr(module, name)))
     return app
-
-
-def _import(name: str) -> Any:
-    """Return the function, or the group of commands, that a module of this package has for its command."""
-    module = import_module(f"manyhands.cli.{name}")
-    return getattr(module, "app", None) or getattr(module, name)
 
 
 def _show_version(wanted: bool) -> None:
@@ -78,11 +74,11 @@ def _global_options(
         bool, typer.Option("--version", "-V", help="Print the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Take what is said before a command."""
+    """Take the options that stand before a command."""
 
 
 def _stoppable(command: Callable[..., None]) -> Callable[..., None]:
-    """Pass Ctrl-C on to `main`: typer would end the command without a word."""
+    """Pass Ctrl-C on to `main`: typer would end the command without a message."""
 
     @wraps(command)
     def run(*given: Any, **options: Any) -> None:
@@ -95,7 +91,7 @@ def _stoppable(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def run() -> int:
-    """Run a command and turn what it raises into an exit status."""
+    """Run the command and return its exit status; errors are printed on stderr."""
     try:
         status = make_app(_called())(standalone_mode=False)
         sys.stdout.flush()
@@ -103,12 +99,10 @@ def run() -> int:
         status = error.exit_code
     except UsageError as error:
         return _say(error, _usage_sentence(error), 2)
-    except UserError as error:
-        return _say(error, " ".join(str(error).splitlines()), 2)  # a name that was given may hold line breaks
-    except Stopped as error:
-        return _say(error, str(error), 130)
     except ManyhandsError as error:
-        return _say(error, str(error), 1)
+        # A name that the user gave may hold line breaks.
+        sentence = " ".join(str(error).splitlines()) if isinstance(error, UserError) else str(error)
+        return _say(error, sentence, exit_status(error))
     except ReaderGone:
         status = 0
     except typer.Abort:
@@ -122,7 +116,7 @@ def run() -> int:
 
 
 def _called() -> str:
-    """Return the command that is called, or whose options a shell wants to complete."""
+    """Return the name of the command that is called, or whose options a shell wants to complete."""
     words = sys.argv
     if "_MANYHANDS_COMPLETE" in os.environ:
         words = (os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")).split()
@@ -130,17 +124,17 @@ def _called() -> str:
 
 
 def _say(error: Exception, sentence: str, status: int) -> int:
-    """Say why the command fails; among ranks that others started, what all have to say is said once."""
+    """Print why the command fails and return `status`; of ranks started from outside, one prints it for all."""
     outer, name = outer_world(), ""
     if outer is not None:
         from manyhands.launch.failures import OthersFailed, name_to_say  # with torch, to meet the others
 
         if isinstance(error, OthersFailed):
             return error.status
-        said_by = name_to_say(error, outer, sentence, status)
-        if said_by is None:
+        speaker = name_to_say(error, outer, sentence, status)
+        if speaker is None:
             return status
-        name = said_by
+        name = speaker
     if isinstance(error, TaskFileFailed):
         traceback.print_exception(error.__cause__)
     print(f"manyhands: {name}{sentence}", file=sys.stderr)
@@ -148,7 +142,7 @@ def _say(error: Exception, sentence: str, status: int) -> int:
 
 
 def _usage_sentence(error: Exception) -> str:
-    """Put the command line parser's message in one sentence, with the nearest name where it knows of none."""
+    """Return the command line parser's message as one sentence, with the nearest name for one that does not exist."""
     text = " ".join(str(getattr(error, "message", error)).split())
     missing = re.match(r"No such (option|command):? '?(?P<name>[\w-]+)'?", text)
     context = getattr(error, "ctx", None)

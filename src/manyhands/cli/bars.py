@@ -1,7 +1,7 @@
-"""Progress bars: each is one line with its name, the bar, how far it is and the time left, and what else fits."""
+"""Progress bars of one line each: name, bar, progress and time left, and whatever else fits."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, final
 
 from rich.cells import cell_len
@@ -17,11 +17,11 @@ SHORTEST = 12
 
 
 class BarText(NamedTuple):
-    """Something to tell beside a bar."""
+    """A text beside a bar."""
 
     text: str
     drop: int = 0
-    """Where there is no room, parts of a greater number are left out first; those of 0 never are."""
+    """Priority where there is no room: the text with the largest number is left out first, 0 never."""
     cuts: bool = False
     """Whether it is a sentence, of which the first words are better than nothing."""
 
@@ -34,23 +34,23 @@ def clock(seconds: float) -> str:
 
 
 def eta(seconds: float | None) -> str:
-    """Say how long it goes on, where that is known."""
+    """Write the time left, with a dash where it is not known."""
     return "ETA –" if seconds is None else f"ETA {clock(max(0.0, seconds))}"
 
 
 def fitting(parts: Sequence[BarText], room: int) -> str:
-    """Join as many parts as there is room for, in their order; those of 0 in any case."""
-    told: dict[int, str] = {i: part.text for i, part in enumerate(parts) if not part.drop}
-    for i, part in sorted(enumerate(parts), key=lambda each: each[1].drop):
+    """Join the parts that fit into `room` columns, in their order; those that are never left out in any case."""
+    kept = {i: part.text for i, part in enumerate(parts) if not part.drop}
+    for i, part in sorted(enumerate(parts), key=lambda item: item[1].drop):
         if part.drop and part.text:
-            left = room - cell_len(_joined({**told, i: ""}))
+            left = room - cell_len(_joined({**kept, i: ""}))
             text = part.text if cell_len(part.text) <= left else _cut(part, left)
-            told |= {i: text} if text else {}
-    return _joined(told)
+            kept |= {i: text} if text else {}
+    return _joined(kept)
 
 
-def _joined(told: dict[int, str]) -> str:
-    return " · ".join(told[i] for i in sorted(told))
+def _joined(kept: dict[int, str]) -> str:
+    return " · ".join(kept[i] for i in sorted(kept))
 
 
 def _cut(part: BarText, room: int) -> str:
@@ -61,16 +61,16 @@ def _cut(part: BarText, room: int) -> str:
 
 @final
 class ProgressBars:
-    """Bars below each other; the time left goes on falling while nothing is told."""
+    """Bars below each other; the time left counts down between two updates."""
 
     def __init__(self, console: Console, *, transient: bool = False) -> None:
         self._console = console
-        width = SHORT_BAR if console.width < NARROW else BAR
-        columns = (_Name(console, width), BarColumn(bar_width=width), _Beside(console, width))
+        self._bar_width = SHORT_BAR if console.width < NARROW else BAR
+        columns = (_TextColumn(self._name), BarColumn(bar_width=self._bar_width), _TextColumn(self._beside))
         self.progress = Progress(*columns, console=console, transient=transient)
 
     def add(self, name: str) -> TaskID:
-        """Begin a bar."""
+        """Add a bar below the others and return its id."""
         return self.progress.add_task(name, total=None, parts=[BarText("starting")], ends=None, label="ETA")
 
     def show(
@@ -84,53 +84,51 @@ class ProgressBars:
         left_s: float | None = None,
         label: str = "ETA",
     ) -> None:
-        """Draw it; `left_s` is the time left, of which `label` says what for."""
+        """Update a bar: `label` says what `left_s`, the time left, is for; a `name` replaces the bar's."""
         ends = None if left_s is None else time.monotonic() + left_s
-        self.progress.update(bar, completed=done, total=total, parts=list(parts), ends=ends, label=label)
-        if name is not None:
-            self.progress.update(bar, description=name)
+        self.progress.update(
+            bar, completed=done, total=total, description=name, parts=list(parts), ends=ends, label=label
+        )
+
+    def show_run(
+        self, bar: TaskID, done: int, total: int, text: str, left_s: float | None, name: str | None = None
+    ) -> None:
+        """Update a bar that counts runs, of which `text` describes the latest."""
+        parts = [BarText(f"run {done}/{total}"), BarText(text, 1, cuts=True)]
+        self.show(bar, done, total, parts, name=name, left_s=left_s)
+
+    @property
+    def _room(self) -> int:
+        return self._console.width - self._bar_width
+
+    def _name(self, task: Task) -> str:
+        """Return the bar's name, without its middle where that leaves too little room for the progress."""
+        name = " ".join(task.description.split())
+        most = max(SHORTEST, self._room - cell_len(fitting(_parts(task), 0)) - 2)
+        half = (most - 1) // 2
+        return name if len(name) <= most else f"{name[:half]}…{name[len(name) - (most - 1 - half) :]}"
+
+    def _beside(self, task: Task) -> str:
+        return fitting(_parts(task), self._room - cell_len(self._name(task)) - 2)
 
 
 @final
-class _Name(ProgressColumn):
-    """The bar's name; one that leaves no room for how far it is loses its middle."""
+class _TextColumn(ProgressColumn):
+    """A column of unstyled text; rich's own would take brackets for markup."""
 
-    def __init__(self, console: Console, bar: int) -> None:
+    def __init__(self, text: Callable[[Task], str]) -> None:
         super().__init__()
-        self._console, self._bar = console, bar
+        self._text = text
 
     def render(self, task: Task) -> Text:
-        """Write it."""
-        return Text(_name(task, self._console.width - self._bar), no_wrap=True)
-
-
-@final
-class _Beside(ProgressColumn):
-    """How far it is, the time left, and what else there is room for."""
-
-    def __init__(self, console: Console, bar: int) -> None:
-        super().__init__()
-        self._console, self._bar = console, bar
-
-    def render(self, task: Task) -> Text:
-        """Write it."""
-        room = self._console.width - self._bar
-        return Text(fitting(_parts(task), room - cell_len(_name(task, room)) - 2), no_wrap=True)
+        return Text(self._text(task), no_wrap=True)
 
 
 def _parts(task: Task) -> list[BarText]:
-    """Return what is told, with the time left behind what must be."""
+    """Return a bar's texts, with the time left behind those that are never left out."""
     parts: list[BarText] = task.fields["parts"]
     ends: float | None = task.fields["ends"]
     if ends is None:
         return parts
     left = BarText(f"{task.fields['label']} {clock(max(0.0, ends - time.monotonic()))}")
-    must = [part for part in parts if not part.drop]
-    return [*must, left, *(part for part in parts if part.drop)]
-
-
-def _name(task: Task, room: int) -> str:
-    name = " ".join(task.description.split())
-    most = max(SHORTEST, room - cell_len(fitting(_parts(task), 0)) - 2)
-    half = (most - 1) // 2
-    return name if len(name) <= most else f"{name[:half]}…{name[len(name) - (most - 1 - half) :]}"
+    return [*(part for part in parts if not part.drop), left, *(part for part in parts if part.drop)]

@@ -1,17 +1,15 @@
-"""`manyhands calibrate`: measure this machine, so that `simulate` and `advise` know what they talk about."""
+"""`manyhands calibrate`: measure this machine, for the predictions of `simulate`, `validate` and `advise`."""
 
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from manyhands.calibration.engines import check_calibrated
-from manyhands.cli.options import JSON_OPTION, check_early, default_is
-from manyhands.cli.show import meter, people, print_json, results
+from manyhands.cli.options import CALIBRATION, CommandOption, Json, check_early, command_options, default_is
+from manyhands.cli.show import finish, meter, people, results, say, warn
 from manyhands.cli.tables import print_table
 from manyhands.errors import check
 from manyhands.launch.user_folder import calibration_path
@@ -21,99 +19,84 @@ from manyhands.record.calibration import Calibration, CommCosts, RowTimes, TaskC
 from manyhands.record.texts import NOTHING, figure, fixed, percent
 from manyhands.report.tables.table import Column, Table, tabulate
 
-ENGINES = "threads,mpi"
-BUDGET = "60s"
-TASK = "mlp"
-
-CALIBRATION_OPTION = Annotated[
-    Path | None,
-    typer.Option(
-        "--calibration",
-        help=f"File with the machine's calibration.{default_is('one for each machine in your data folder')}",
-        show_default=False,
-    ),
-]
-"""For every command that reads or writes one."""
+ENGINES, BUDGET, TASK = "threads,mpi", "60s", "mlp"
+OPTIONS = {
+    "engines": CommandOption(str, "Engines whose calls to measure: threads, mpi or torch.", ENGINES),
+    "ranks": CommandOption(int, "The most ranks to measure at once.", "the cores"),
+    "budget": CommandOption(str, "Time that the command may take: 30s, 2m.", BUDGET),
+    "over_budget": CommandOption(bool, "Measure everything once even if that takes longer than the budget."),
+    "calibration": CALIBRATION,
+}
 
 
+@command_options(OPTIONS)
 def calibrate(
     tasks: Annotated[
         list[str] | None,
         typer.Argument(metavar="TASK...", help=f"Tasks whose steps to measure.{default_is(TASK)}", show_default=False),
     ] = None,
-    engines: Annotated[str, typer.Option(help="Engines whose calls to measure: threads, mpi or torch.")] = ENGINES,
-    ranks: Annotated[
-        int | None,
-        typer.Option(help=f"The most ranks to measure at once.{default_is('the cores')}", show_default=False),
-    ] = None,
-    budget: Annotated[str, typer.Option(help="Time that the command may take: 30s, 2m.")] = BUDGET,
-    over_budget: Annotated[
-        bool, typer.Option("--over-budget", help="Measure everything once even if that takes longer than the budget.")
-    ] = False,
-    calibration: CALIBRATION_OPTION = None,
-    json: JSON_OPTION = False,
+    json: Json = False,
+    *,
+    request: dict[str, Any],
 ) -> None:
     """Measure this machine in about a minute, for simulate, validate and advise.
 
-    How long a step takes, by the rows of a worker; what the calls between ranks take; and how much longer a step takes
-    while other ranks share the machine.
+    It measures how long a step takes, by the rows of a worker; how long the calls between ranks take; and how much
+    longer a step takes while other ranks share the machine.
 
-    It is kept in a file for this machine; more tasks and engines can be added later.
+    The result is kept in a file for this machine; more tasks and engines can be added later.
 
     Let no other program run meanwhile.
 
     Where mpiexec starts ranks on several hosts, such as those of HYDRA_HOST_FILE or of a batch system, --engines mpi
-    --ranks 2 measures the link between two of them. Keep that in a file of its own with --calibration: with it simulate
-    and validate mean hosts like these with one worker each.
+    --ranks 2 measures the link between two of them. Keep that in a file of its own with --calibration: from that file
+    simulate and validate predict such hosts with one worker each.
 
     Example: manyhands calibrate mlp cnn
     """
-    check(ranks != 0, "ranks must be at least 2, got 0")
+    check(request.get("ranks") != 0, "ranks must be at least 2, got 0")
     names = tasks or [TASK]
-    budget_s = parse_duration(budget)
+    budget_s = parse_duration(request.pop("budget", BUDGET))
     for name in names:
         check_early(name, {})
+    engines = request.pop("engines", ENGINES)
     check_calibrated(engines, "engine to calibrate")
-    from manyhands.calibration.calibrate import (
-        calibrate as measure,  # torch is slow to import: a bad request is refused before
-    )
+    from manyhands.calibration.calibrate import calibrate as measure  # imports torch: a bad request is refused before
     from manyhands.request import absolute
 
-    path = calibration or calibration_path()
-    chosen = list(dict.fromkeys(each.strip() for each in engines.split(",") if each.strip()))
-    with meter() as tell, redirect_stdout(sys.stderr):
-        found = measure(
+    path = request.pop("calibration", None) or calibration_path()
+    chosen = list(dict.fromkeys(engine.strip() for engine in engines.split(",") if engine.strip()))
+    with meter() as tell:
+        calibration = measure(
             names,
+            **request,
             path=path,
             engines=chosen,
-            ranks=ranks or 0,
             budget_s=budget_s,
-            over_budget=over_budget,
             spent_s=facts.command_age_s(),
             observe=lambda progress: tell("calibrating", progress.done, 1.0, progress.label),
-            say=lambda sentence: people.print(f"warning: {sentence}", markup=False, soft_wrap=True),
+            say=warn,
         )
-    show(found, [absolute(name) for name in names], chosen, people if json else results)
-    people.print(f"kept in {path}", markup=False, soft_wrap=True)
-    if json:
-        print_json(found.model_dump_json())
+    show(calibration, [absolute(name) for name in names], chosen, people if json else results)
+    say(f"kept in {path}")
+    finish(calibration, as_json=json)
 
 
-def show(found: Calibration, names: Sequence[str], engines: Sequence[str], console: Console) -> None:
-    """Print the steps of these tasks, and the calls of these engines."""
-    console.print(f"{found.machine}, {found.made}", markup=False, soft_wrap=True)
+def show(calibration: Calibration, names: Sequence[str], engines: Sequence[str], console: Console) -> None:
+    """Print the steps of the named tasks, and the calls of the engines."""
+    say(f"{calibration.machine}, {calibration.made}", to=console)
     for name in names:
-        costs = found.tasks[name]
-        many = f"{costs.parameters:,} parameters, batch {costs.batch_size:,}"
+        costs = calibration.tasks[name]
+        size = f"{costs.parameters:,} parameters, batch {costs.batch_size:,}"
         console.print()
-        print_table(console, _steps_table(found, costs, f"{Path(name).name}: a step of one worker, ms ({many})"))
+        print_table(console, _steps_table(calibration, costs, f"{Path(name).name}: a step of one worker, ms ({size})"))
     console.print()
-    print_table(console, _calls_table([found.comms[engine] for engine in engines]))
+    print_table(console, _calls_table([calibration.comms[engine] for engine in engines]))
 
 
-def _steps_table(found: Calibration, costs: TaskCosts, caption: str) -> Table:
-    """Return the table of a task's steps: of one worker alone, and how many times as long others make them."""
-    import numpy as np  # slow to import, but it has measured already
+def _steps_table(calibration: Calibration, costs: TaskCosts, caption: str) -> Table:
+    """Return the table of a task's steps: of one worker alone, and by what factor other ranks slow them down."""
+    import numpy as np  # slow to import, but the measurement has imported it already
 
     def quantile(part: str, q: float) -> Callable[[RowTimes], str]:
         return lambda point: fixed(float(np.quantile(getattr(point, part), q)), 3)
@@ -121,9 +104,12 @@ def _steps_table(found: Calibration, costs: TaskCosts, caption: str) -> Table:
     def factor(engine: str, ranks: int) -> Callable[[RowTimes], str]:
         return lambda point: factors.get((engine, ranks, point.rows), NOTHING)
 
-    contention = [each for each in found.contention if each.task == costs.task]
-    factors = {(each.engine, each.ranks, each.rows): f"{each.compute_factor:.2f}" for each in contention}
-    crowds = sorted({(each.engine, each.ranks) for each in contention})
+    factors = {
+        (cost.engine, cost.ranks, cost.rows): f"{cost.compute_factor:.2f}"
+        for cost in calibration.contention
+        if cost.task == costs.task
+    }
+    crowds = sorted({(engine, ranks) for engine, ranks, _ in factors})
     columns: list[Column[RowTimes]] = [
         Column("rows", lambda point: f"{point.rows:,}"),
         Column("forward and\nbackward p50", quantile("compute_ms", 0.5)),
@@ -137,7 +123,7 @@ def _steps_table(found: Calibration, costs: TaskCosts, caption: str) -> Table:
 
 
 def _calls_table(comms: Sequence[CommCosts]) -> Table:
-    """Return the table of what fits the engines' calls best."""
+    """Return the table of the fits to the engines' calls: latency, bandwidth, and how far off they are."""
     columns: list[Column[CommCosts]] = [
         Column("engine", lambda comm: comm.engine, left=True),
         Column("ranks", lambda comm: ", ".join(map(str, sorted({point.ranks for point in comm.points}))), drop=3),
@@ -156,7 +142,7 @@ def _formulas(comm: CommCosts) -> str:
 
 
 def _rate(gigabyte_per_s: float) -> str:
-    """Write a rate as cluster files have it."""
-    from manyhands.calibration.fits import FASTEST  # slow to import, but it has measured already
+    """Write a rate in the unit of cluster files, gigabits per second."""
+    from manyhands.calibration.fits import FASTEST  # slow to import, but the measurement has imported it already
 
     return f"{figure(8 * gigabyte_per_s)} Gb/s" if gigabyte_per_s < FASTEST else "too fast to tell"

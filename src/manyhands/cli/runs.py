@@ -6,34 +6,36 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from manyhands.cli.options import JSON_OPTION, OUT_OPTION
-from manyhands.cli.show import print_json, results
-from manyhands.cli.stored_run import print_record
-from manyhands.cli.tables import print_table
-from manyhands.record import RunDir
+from manyhands.cli.options import Json, RunsFolder
+from manyhands.cli.show import print_json, results, say
+from manyhands.cli.tables import print_facts, print_table
+from manyhands.record import RunDir, RunRecord
 from manyhands.record.owner import own
 from manyhands.record.status import record_of, status_of
-from manyhands.record.texts import count
-from manyhands.report.tables.runs import compared_table, list_table
+from manyhands.record.texts import NOTHING, count, duration, fixed, num_bytes, percent, rate, share, workers_name
+from manyhands.report.tables.runs import compared_table, list_table, ranks_table
 
 app = typer.Typer(
     help="List, show, compare and delete stored runs.\n\nExample: manyhands runs compare serial mpi2",
     invoke_without_command=True,
 )
 
-RUN_ARGUMENT = Annotated[str, typer.Argument(help="An id, a unique part of one, a folder, or 'last'.")]
+RunName = Annotated[str, typer.Argument(help="An id, a unique part of one, a folder, or 'last'.")]
+SHOWN = {"task", "engine", "workers", "threads", "sync", "batch_size", "lr", "seed", "device"}
+"""Settings that are always shown; of the others, those that differ from their defaults."""
 
 
 @app.callback()
-def default(context: typer.Context, out: OUT_OPTION = Path("runs")) -> None:
+def default(context: typer.Context, out: RunsFolder = Path("runs")) -> None:
     """List the runs, unless another command is given."""
     if context.invoked_subcommand is None:
         show_list(out)
 
 
 @app.command("list")
-def show_list(out: OUT_OPTION = Path("runs"), json: JSON_OPTION = False) -> None:
+def show_list(out: RunsFolder = Path("runs"), json: Json = False) -> None:
     """List the stored runs, oldest first."""
     runs = RunDir.all_in(out)
     if json:
@@ -43,28 +45,29 @@ def show_list(out: OUT_OPTION = Path("runs"), json: JSON_OPTION = False) -> None
         print_json(f'{{"runs": [{", ".join(records)}], "unfinished": {unfinished}}}')
         return
     if not runs:
-        results.print(f"no runs under '{out}' yet; try: manyhands train mlp", markup=False)
+        say(f"no runs under '{out}' yet; try: manyhands train mlp", to=results)
         return
     print_table(results, list_table(runs))
     if crossvals := len([*out.glob("*/crossval.json"), *out.glob("*/table.json")]):
-        results.print(f"not listed: {count(crossvals, 'cross-validation')} in '{out}'", markup=False)
+        say(f"not listed: {count(crossvals, 'cross-validation')} in '{out}'", to=results)
 
 
 @app.command("show")
-def show(run: RUN_ARGUMENT = "last", out: OUT_OPTION = Path("runs"), json: JSON_OPTION = False) -> None:
+def show(run: RunName = "last", out: RunsFolder = Path("runs"), json: Json = False) -> None:
     """Show one run's record. Example: manyhands runs show last --json"""
-    record = record_of(RunDir.find(out, run))
+    folder = RunDir.find(out, run)
+    record = record_of(folder)
     if json:
         print_json(record.model_dump_json())
         return
     print_record(results, record)
-    results.print(f"\nrun again: manyhands train --config {RunDir.find(out, run).toml}", markup=False)
+    say(f"\nrun again: manyhands train --config {folder.toml}", to=results)
 
 
 @app.command("compare")
 def compare(
     runs: Annotated[list[str], typer.Argument(help="Runs; speed-up is over the first.")],
-    out: OUT_OPTION = Path("runs"),
+    out: RunsFolder = Path("runs"),
 ) -> None:
     """Put runs side by side. Example: manyhands runs compare 0815-mlp-serial 0816-mlp-mpi2"""
     records = [record_of(RunDir.find(out, run)) for run in runs]
@@ -72,19 +75,98 @@ def compare(
     same = len({r.weights_sha256 for r in records}) == 1
     threads = sorted({r.blas_threads for r in records})
     why = f"; matrix products used {' and '.join(map(str, threads))} threads" if len(threads) > 1 else ""
-    results.print("the weights are the same, bit for bit" if same else f"the weights differ in their bits{why}")
+    say("the weights are the same, bit for bit" if same else f"the weights differ in their bits{why}", to=results)
 
 
 @app.command("delete")
 def delete(
     runs: Annotated[list[str], typer.Argument(help="Runs to delete.")],
-    out: OUT_OPTION = Path("runs"),
+    out: RunsFolder = Path("runs"),
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete runs with their checkpoints. Example: manyhands runs delete last"""
-    found = [RunDir.find(out, run) for run in runs]
-    for run in found:
-        if yes or typer.confirm(f"delete {run.path}?"):
-            with own(run.path, f"run '{run.path.name}'"):
-                shutil.rmtree(run.path)
-            results.print(f"deleted {run.path}", markup=False)
+    for folder in [RunDir.find(out, run).path for run in runs]:
+        if yes or typer.confirm(f"delete {folder}?"):
+            with own(folder, f"run '{folder.name}'"):
+                shutil.rmtree(folder)
+            say(f"deleted {folder}", to=results)
+
+
+def print_record(console: Console, record: RunRecord) -> None:
+    """Print a record in groups, then a table of its ranks."""
+    say(f"{record.id} ({record.status})", to=console, style="bold")
+    parts = {"result": _result, "speed": _speed, "exchange": _exchange, "settings": _settings, "machine": _machine}
+    groups = {
+        title: {f"  {name}": text for name, text in describe(record).items() if text}
+        for title, describe in parts.items()
+    }
+    width = max(len(name) for facts in groups.values() for name in facts)
+    for title, facts in groups.items():
+        say(f"\n{title}", to=console, style="italic")
+        print_facts(console, facts, width)
+    console.print()
+    print_table(console, ranks_table([record]), "every rank's time in training, and its memory")
+
+
+def _result(r: RunRecord) -> dict[str, str]:
+    losses = [fixed(loss, 4) for loss in r.train_loss[-5:]]
+    before = "… " if len(r.train_loss) > len(losses) else ""
+    trained = f"{count(r.steps, 'step')}, {count(r.samples, 'sample')}, {count(r.epochs, 'epoch')} begun"
+    return {
+        "accuracy": f"{percent(100 * r.test_accuracy, 2)} of the test samples",
+        "test loss": fixed(r.test_loss, 4),
+        "train loss": f"{before}{', '.join(losses) or NOTHING} (mean of each epoch)",
+        "trained": trained + (f"; resumed at step {r.resumed_from:,}" if r.resumed_from else ""),
+        "weights sha256": r.weights_sha256,
+        "weights missing": r.weights_missing,
+        "warnings": "; ".join(r.warnings),
+    }
+
+
+def _speed(r: RunRecord) -> dict[str, str]:
+    steady, busy = r.steady, r.compute_s + r.comm_s + r.wait_s
+    parts = (("compute", steady.compute_ms), ("serial", steady.serial_ms), ("comm", steady.comm_ms))
+    split = ", ".join(f"{name} {share(ms, steady.step_ms)}" for name, ms in (*parts, ("wait", steady.wait_ms)))
+    shares = f"compute {share(r.compute_s, busy)}, comm {share(r.comm_s, busy)}, wait {share(r.wait_s, busy)}"
+    median, late = (duration(ms / 1e3 or None) for ms in (r.step_ms.median, r.step_ms.p90))
+    return {
+        "samples/s": rate(r.samples_per_s),
+        "disturbed": f"{r.others} meanwhile" if r.others is not None and r.others.disturbed else "",
+        "BLAS threads": f"{r.blas_threads} in each worker" if r.blas_threads else "",
+        "step": f"{median} (median), {late} (90th percentile)" if r.step_ms.p90 else NOTHING,
+        "warmed-up step": f"{duration(steady.step_ms / 1e3)}: {split}" if steady.step_ms else NOTHING,
+        "training time": f"{duration(busy)}: {shares} (mean of the workers)" if busy else NOTHING,
+        "total time": f"{duration(r.total_s)}, with {duration(r.read_s)} to read data and {duration(r.eval_s)} to test",
+    }
+
+
+def _exchange(r: RunRecord) -> dict[str, str]:
+    steps = r.steps - r.resumed_from
+    per_step = f"; {num_bytes(r.bytes_sent / steps)} a step" if steps > 0 else ""
+    return {"sent": f"{num_bytes(r.bytes_sent)} in {count(r.messages, 'message')}, all ranks together{per_step}"}
+
+
+def _settings(r: RunRecord) -> dict[str, str]:
+    changed = r.config.model_dump(exclude_defaults=True, exclude=SHOWN)
+    return {
+        "task": r.task,
+        "workers": f"{workers_name(r.engine, r.workers, r.threads)}, {r.sync}",
+        "batch size": f"{r.batch_size:,}",
+        "learning rate": f"{r.config.lr:g}",
+        "seed": str(r.seed),
+        "device": r.device,
+        "parameters": f"{r.parameters:,}",
+        "further": ", ".join(f"{name.replace('_', '-')} {value}" for name, value in changed.items()),
+    }
+
+
+def _machine(r: RunRecord) -> dict[str, str]:
+    about = dict(r.hardware)
+    gpus = ", ".join(map(str, about.pop("gpus", None) or [])) or "none"
+    cores, cpu, memory = (about.pop(name, NOTHING) for name in ("cores", "cpu", "memory_gib"))
+    return {
+        **{name: str(value) for name, value in about.items()},
+        "processor": f"{cores} cores of {cpu}, {memory} GiB",
+        "GPUs": gpus,
+        "versions": ", ".join(f"{name} {version}" for name, version in r.versions.items()),
+    }

@@ -1,13 +1,15 @@
-"""What people see of a command's progress, on stderr; and what goes to stdout."""
+"""Print sentences and progress for people on stderr, and results on stdout."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from typing import TYPE_CHECKING, TypeAlias, final
 
+import typer
 from rich.console import Console
 
 from manyhands.cli.bars import BarText, ProgressBars, clock, eta
@@ -15,18 +17,44 @@ from manyhands.record.texts import duration, fixed, percent, rate, share
 from manyhands.training.watch import Observer, ignore
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pydantic import BaseModel
+
     from manyhands.record import Pulse
 
-people = Console(stderr=True, highlight=False)
-"""Where people look."""
+    PartsOf: TypeAlias = Callable[[Pulse], list[BarText]]
 
+people = Console(stderr=True, highlight=False)
+"""Stderr, for people."""
 results = Console(highlight=False, soft_wrap=True)
-"""Where results go."""
+"""Stdout, for results."""
 
 LINE_S = 10.0
-"""Seconds after which a log is told again how far a command is."""
+"""Seconds after which a log gets another line about a command's progress."""
 LONG_S = 20.0
-"""Seconds from which on a log is told how long one of many things goes on."""
+"""Seconds from which on a log says how long one of many parts still takes."""
+
+
+def say(*sentences: str, to: Console | None = None, style: str | None = None) -> None:
+    """Print sentences as they are, a line each, neither folded nor with markup; on stderr unless `to` says where."""
+    for sentence in sentences:
+        (to or people).print(sentence, style=style, markup=False, emoji=False, soft_wrap=True)
+
+
+def warn(sentence: str) -> None:
+    """Print a warning on stderr."""
+    say(f"warning: {sentence}")
+
+
+def say_kept(folder: Path, source: Path | None = None, what: str = "it") -> None:
+    """Say where a record is kept, and which command draws `what`: the record, or the `source` it was added to."""
+    say(f"kept in {folder}; to draw {what}: manyhands report {shlex.quote(str(source or folder))}")
+
+
+def command_line() -> str:
+    """Return the command as it was typed."""
+    return shlex.join(["manyhands", *sys.argv[1:]])
 
 
 def print_json(text: str) -> None:
@@ -34,34 +62,64 @@ def print_json(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def finish(record: BaseModel, *, as_json: bool) -> None:
+    """Print the record as JSON if asked to; exit with status 130 if the user has stopped the command."""
+    if as_json:
+        print_json(record.model_dump_json())
+    if getattr(record, "status", "") == "interrupted":
+        raise typer.Exit(130)
+
+
+@contextmanager
+def bars_on_terminal(*, visible: bool = True, transient: bool = False) -> Iterator[ProgressBars | None]:
+    """Yield progress bars on a terminal, None elsewhere and where they are not to be visible.
+
+    What a user's model prints meanwhile goes to stderr: it must not mix with the result.
+    """
+    bars = ProgressBars(people, transient=transient) if visible and people.is_terminal else None
+    with bars.progress if bars else nullcontext(), redirect_stdout(sys.stderr):
+        yield bars
+
+
+@contextmanager
+def run_bars(*, visible: bool = True) -> Iterator[Callable[[str, PartsOf], Observer]]:
+    """Yield a function that makes the observer of a run from its label and the texts beside its bar.
+
+    A terminal shows a bar for each run, a log a line at every tenth.
+    """
+    with bars_on_terminal(visible=visible) as bars:
+
+        def observer(label: str, parts: PartsOf) -> Observer:
+            if not visible:
+                return ignore
+            if bars is None:
+                return _Lines(label, parts)
+            bar = bars.add(label)
+            return lambda p: bars.show(bar, p.step, p.steps, parts(p), left_s=left_s(p))
+
+        yield observer
+
+
 @contextmanager
 def progress(label: str, *, visible: bool = True) -> Iterator[Observer]:
-    """Draw a live bar on a terminal; elsewhere print a line now and then."""
-    if not visible:
-        yield ignore
-    elif people.is_terminal:
-        bars = ProgressBars(people)
-        with bars.progress:
-            bar = bars.add(label)
-            yield lambda p: bars.show(bar, p.step, p.steps, pulse_parts(p), left_s=left_s(p))
-    else:
-        yield _Lines(label)
+    """Yield an observer that shows the progress of one training run."""
+    with run_bars(visible=visible) as observer:
+        yield observer(label, pulse_parts)
 
 
 @final
 class _Lines:
-    """A line at every tenth of the run, for logs."""
+    """Prints a line at every tenth of a run, for logs."""
 
-    def __init__(self, label: str) -> None:
-        self._label, self._tenths = label, 0
+    def __init__(self, label: str, parts: PartsOf) -> None:
+        self._label, self._parts, self._tenths = label, parts, 0
 
     def __call__(self, p: Pulse) -> None:
         tenths = 10 * p.step // max(1, p.steps)
         if tenths > self._tenths:
             self._tenths = tenths
-            step, *rest = [part.text for part in pulse_parts(p)]
-            line = " · ".join([f"{self._label} {step}", eta(left_s(p)), *rest])
-            people.print(line, markup=False, soft_wrap=True)
+            step, *rest = [part.text for part in self._parts(p)]
+            say(" · ".join([f"{self._label} {step}", eta(left_s(p)), *rest]))
 
 
 def left_s(p: Pulse) -> float | None:
@@ -70,7 +128,7 @@ def left_s(p: Pulse) -> float | None:
 
 
 def pulse_parts(p: Pulse) -> list[BarText]:
-    """Say how a run is doing, what matters most first."""
+    """Return the texts beside a training run's bar."""
     busy = p.compute_s + p.comm_s + p.wait_s
     split = (("compute", p.compute_s), ("comm", p.comm_s), ("wait", p.wait_s))
     parts = [
@@ -84,68 +142,51 @@ def pulse_parts(p: Pulse) -> list[BarText]:
     return [part for part in parts if part.text]
 
 
-class Tell(Protocol):
-    """Shows how far a phase of a command is, and what is being done."""
-
-    def __call__(
-        self, phase: str, done: float, total: float | None, now: str, *, line: bool = False, one_s: float | None = None
-    ) -> None:
-        """Show it; `line` asks for a line of its own where there is no bar.
-
-        `one_s` is the time left for what is being done, where parts of a phase differ so much that no more is known.
-        """
-
-
 @contextmanager
-def meter() -> Iterator[Tell]:
-    """Draw a bar on a terminal; elsewhere print a line at every tenth of a phase, and when long nothing was said."""
-    if not people.is_terminal:
-        yield _Said()
-        return
-    bars, begun_s = ProgressBars(people, transient=True), time.monotonic()
-    with bars.progress:
-        bar, before, since_s = bars.add("starting"), "", begun_s
-
-        def draw(
-            phase: str,
-            done: float,
-            total: float | None,
-            now: str,
-            *,
-            line: bool = False,
-            one_s: float | None = None,
-        ) -> None:
-            nonlocal before, since_s
-            moment_s = time.monotonic()
-            if phase != before:  # one phase tells nothing about how long the next takes
-                before, since_s = phase, moment_s
-            parts = [
-                *([BarText(share(done, total, 0))] if total else []),
-                BarText(now, 1, cuts=True),
-                BarText(f"elapsed {clock(moment_s - begun_s)}", 2),
-            ]
-            whole_s = (moment_s - since_s) / done * (total - done) if total and done > 0 else None
-            label = "ETA" if one_s is None else "ETA of this one"
-            bars.show(bar, done, total, parts, name=phase, left_s=whole_s if one_s is None else one_s, label=label)
-
-        yield draw
+def meter() -> Iterator[Meter]:
+    """Yield a meter for a command of several phases; its bar disappears at the end."""
+    with bars_on_terminal(transient=True) as bars:
+        yield Meter(bars)
 
 
 @final
-class _Said:
-    """Lines about how far a command is, for logs."""
+class Meter:
+    """Shows the progress of a command's phases: on a bar, or in a log at every tenth and after a long silence."""
 
-    def __init__(self) -> None:
-        self._phase, self._tenths, self._moment_s = "", 0, time.monotonic()
+    def __init__(self, bars: ProgressBars | None = None) -> None:
+        self._bars, self._begun_s = bars, time.monotonic()
+        self._bar = bars.add("starting") if bars else None
+        self._phase, self._phase_begun_s = "", self._begun_s
+        self._tenths, self._printed_s = 0, self._begun_s
 
     def __call__(
         self, phase: str, done: float, total: float | None, now: str, *, line: bool = False, one_s: float | None = None
     ) -> None:
+        """Show that `done` of `total` is finished and that `now` is under way.
+
+        `line` asks for a line in a log. `one_s` is the time left for what is under way, of a phase whose parts differ
+        too much to predict the rest.
+        """
+        moment_s = time.monotonic()
+        if phase != self._phase:  # one phase tells nothing about how long the next takes
+            self._phase, self._phase_begun_s, self._tenths = phase, moment_s, 0
+        if self._bars is None or self._bar is None:
+            self._print(done, total, now, line, one_s)
+            return
+        far = [BarText(share(done, total, 0))] if total else []
+        parts = [*far, BarText(now, 1, cuts=True), BarText(f"elapsed {clock(moment_s - self._begun_s)}", 2)]
+        left_s, label = one_s, "ETA of this one"
+        if one_s is None:
+            label = "ETA"
+            left_s = (moment_s - self._phase_begun_s) / done * (total - done) if total and done > 0 else None
+        self._bars.show(self._bar, done, total, parts, name=phase, left_s=left_s, label=label)
+
+    def _print(self, done: float, total: float | None, now: str, line: bool, one_s: float | None) -> None:
         tenths = int(10 * done / total) if total else 0
-        if phase != self._phase or tenths < self._tenths:
-            self._phase, self._tenths = phase, 0
-        if line or tenths > self._tenths or time.monotonic() - self._moment_s > LINE_S:
-            self._tenths, self._moment_s = tenths, time.monotonic()
+        if tenths < self._tenths:
+            self._tenths = 0
+        if line or tenths > self._tenths or time.monotonic() - self._printed_s > LINE_S:
+            self._tenths, self._printed_s = tenths, time.monotonic()
             far = f"{100 * done / total:3.0f} % " if total else ""
             left = f", about {duration(round(one_s))} left for it" if one_s and one_s > LONG_S else ""
-            people.print(f"{far}{now}{left}", markup=False, soft_wrap=True)
+            say(f"{far}{now}{left}")

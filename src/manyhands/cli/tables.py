@@ -1,8 +1,9 @@
-"""Print tables for people: a terminal gets what fits and no figure cut; a pipe gets everything."""
+"""Print tables for people: on a terminal the columns that fit, with no figure cut; in a pipe everything."""
 
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import chain, zip_longest
 from typing import Any
 
 from rich.cells import cell_len
@@ -14,7 +15,7 @@ from manyhands.report.tables.table import Column, Table, one_line
 GAP = 1
 """Blanks between two columns."""
 LEAST = 24
-"""Width that texts which fold are left, unless they are shorter."""
+"""The least width of a column whose texts fold, unless they are shorter."""
 
 UNIT = re.compile(r"(?<=\d) (?=(?:%|[µm]?s\b|min\b|[kMGT]?B\b))")
 """The blank between a number and its unit, at which no line is folded."""
@@ -26,37 +27,36 @@ def print_table(
 ) -> None:
     """Print a table: whole in a pipe, else as wide as the terminal, with a note on the columns left out.
 
-    Above it stands `title`, or else the table's caption; `styled` has the texts of cells that have a style.
+    Above it stands `title`, or else the table's caption; `styled` maps the text of a cell to its styled form.
 
-    One record that does not fit is written as lines instead, and so are many of which not even the columns fit that
-    are never left out.
+    One record that does not fit is printed as lines instead, and so are several where not even the columns fit that
+    must not be left out.
     """
     columns = table.columns
     if title or (title is None and table.caption):
-        _print(console, Text(title or table.caption, "italic"))
-    lines = [[(styled or {}).get(cell) or Text(cell) for cell in row] for row in table.rows]
+        console.print(Text(title or table.caption, "italic"), soft_wrap=True)
+    rows = [[(styled or {}).get(cell) or Text(cell) for cell in row] for row in table.rows]
+    widths = [
+        max(cell_len(line) for text in (column.heading, *(row[i].plain for row in rows)) for line in text.split("\n"))
+        for i, column in enumerate(columns)
+    ]
     if not console.is_terminal:
-        _print_columns(console, columns, lines, [_width(column, i, lines) for i, column in enumerate(columns)])
+        _print_columns(console, columns, rows, widths)
         return
-    kept = _kept(columns, lines, console.width)
-    if not kept or (len(lines) == 1 and len(kept) < len(columns)):
-        _print_records(console, columns, lines)
+    kept = _kept(columns, widths, console.width)
+    if not kept or (len(rows) == 1 and len(kept) < len(columns)):
+        _print_records(console, columns, rows)
         return
-    shown, cells = [columns[i] for i in kept], [[row[i] for i in kept] for row in lines]
-    _print_columns(console, shown, cells, _fitted(shown, cells, console.width))
+    shown, cells = [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    _print_columns(console, shown, cells, _fitted(shown, [widths[i] for i in kept], console.width))
     left_out = [one_line(column.heading) for i, column in enumerate(columns) if i not in kept]
     if left_out:
-        _print(console, Text(f"no room for: {', '.join(left_out)}; {_elsewhere(console)}"))
+        where = "--json" if console.stderr else "a pipe (| cat)"  # tables on stderr stand beside a record on stdout
+        console.print(Text(f"no room for: {', '.join(left_out)}; a wider terminal or {where} has all"), soft_wrap=True)
 
 
-def _elsewhere(console: Console) -> str:
-    """Say how to see what was left out: of tables on stderr, the result on stdout is the record."""
-    return f"a wider terminal or {'--json' if console.stderr else 'a pipe (| cat)'} has all"
-
-
-def _kept(columns: Sequence[Column[Any]], rows: Sequence[Sequence[Text]], room: int) -> list[int]:
-    """Return which columns fit into the room; none where those do not that must be there."""
-    widths = [_width(column, i, rows) for i, column in enumerate(columns)]
+def _kept(columns: Sequence[Column[Any]], widths: Sequence[int], room: int) -> list[int]:
+    """Return the indices of the columns that fit into `room`; none if one that must not be left out does not fit."""
     needed = [min(width, LEAST) if column.folds else width for column, width in zip(columns, widths, strict=True)]
     left, kept = room + GAP, []
     for i in sorted(range(len(columns)), key=lambda i: columns[i].drop):
@@ -68,79 +68,64 @@ def _kept(columns: Sequence[Column[Any]], rows: Sequence[Sequence[Text]], room: 
     return sorted(kept)
 
 
-def _fitted(columns: Sequence[Column[Any]], rows: Sequence[Sequence[Text]], room: int) -> list[int]:
-    """Return the columns' widths: those that fold share what the others leave, the narrowest first."""
-    widths = [_width(column, i, rows) for i, column in enumerate(columns)]
+def _fitted(columns: Sequence[Column[Any]], widths: Sequence[int], room: int) -> list[int]:
+    """Return the widths that fit into `room`: columns that fold share the room left by others, the narrowest first."""
+    fitted = list(widths)
     folding = sorted((i for i, column in enumerate(columns) if column.folds), key=lambda i: widths[i])
     left = room - sum(widths[i] for i in range(len(columns)) if i not in folding) - GAP * (len(columns) - 1)
     for count, i in zip(range(len(folding), 0, -1), folding, strict=True):
-        widths[i] = min(widths[i], left // count)
-        left -= widths[i]
-    return widths
-
-
-def _width(column: Column[Any], i: int, rows: Sequence[Sequence[Text]]) -> int:
-    texts = [column.heading, *(row[i].plain for row in rows)]
-    return max(cell_len(line) for text in texts for line in text.split("\n"))
+        fitted[i] = min(widths[i], left // count)
+        left -= fitted[i]
+    return fitted
 
 
 def _print_columns(
     console: Console, columns: Sequence[Column[Any]], rows: Sequence[Sequence[Text]], widths: Sequence[int]
 ) -> None:
+    """Print headings and rows, whose cells may have several lines: those of headings end at the same line."""
     headings = [_lines(Text(column.heading, "bold"), width) for column, width in zip(columns, widths, strict=True)]
-    high = max(map(len, headings))
-    _print_row(console, columns, [[Text()] * (high - len(each)) + each for each in headings], widths)
-    for row in rows:
-        _print_row(console, columns, [_lines(cell, width) for cell, width in zip(row, widths, strict=True)], widths)
-
-
-def _print_row(
-    console: Console, columns: Sequence[Column[Any]], cells: Sequence[Sequence[Text]], widths: Sequence[int]
-) -> None:
-    """Print a row, of which each cell is some lines."""
-    for i in range(max(map(len, cells))):
+    height = max(map(len, headings))
+    cells = [[[Text()] * (height - len(lines)) + lines for lines in headings]]
+    cells += [[_lines(cell, width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    for texts in chain.from_iterable(zip_longest(*row, fillvalue=Text()) for row in cells):
         line = Text()
-        for column, cell, width in zip(columns, cells, widths, strict=True):
-            text = cell[i] if i < len(cell) else Text()
+        for column, text, width in zip(columns, texts, widths, strict=True):
             blanks = " " * (width - cell_len(text.plain))
             line.append_text(Text.assemble(text, blanks) if column.left else Text.assemble(blanks, text))
             line.append(" " * GAP)
         line.rstrip()
-        _print(console, line)
+        console.print(line, soft_wrap=True)
 
 
 def _print_records(console: Console, columns: Sequence[Column[Any]], rows: Sequence[Sequence[Text]]) -> None:
-    """Print one block for each row, a line for each of its columns."""
+    """Print a block for each row, with a line for each column."""
     names = [one_line(column.heading) for column in columns]
     width = max(map(cell_len, names))
     for i, row in enumerate(rows):
         if i:
-            _print(console, Text())
+            console.print(Text(), soft_wrap=True)
         print_facts(console, dict(zip(names, row, strict=True)), width)
 
 
 def print_facts(console: Console, facts: dict[str, Text] | dict[str, str], width: int = 0) -> None:
-    """Print names and what belongs to them, a line each; a terminal folds long texts beside their names."""
+    """Print a line for each name and its fact; a terminal folds long facts beside their names."""
     indent = max(width, *(cell_len(name) for name in facts)) + 2
     for name, fact in facts.items():
         room = max(LEAST, console.width - indent) if console.is_terminal else 0
         text = fact if isinstance(fact, Text) else Text(fact)
         first, *others = _lines(text, room) if room else [text]
-        _print(console, Text.assemble((name, "bold"), " " * (indent - cell_len(name)), first))
+        console.print(Text.assemble((name, "bold"), " " * (indent - cell_len(name)), first), soft_wrap=True)
         for line in others:
-            _print(console, Text.assemble(" " * indent, line))
+            console.print(Text.assemble(" " * indent, line), soft_wrap=True)
 
 
 def _lines(text: Text, width: int) -> list[Text]:
     """Return the lines of a text; those that are too long are folded between words, never within one."""
-    found: list[Text] = []
+    lines: list[Text] = []
     for line in text.split("\n", allow_blank=True):
-        folded = cell_len(line.plain) > width
-        whole = UNIT.sub(NO_BREAK, line.plain)
-        parts = textwrap.wrap(whole, width, break_long_words=False, break_on_hyphens=False) if folded else []
-        found += [Text(part.replace(NO_BREAK, " "), line.style) for part in parts] if len(parts) > 1 else [line]
-    return found or [Text()]
-
-
-def _print(console: Console, line: Text) -> None:
-    console.print(line, soft_wrap=True)
+        parts = []
+        if cell_len(line.plain) > width:
+            whole = UNIT.sub(NO_BREAK, line.plain)
+            parts = textwrap.wrap(whole, width, break_long_words=False, break_on_hyphens=False)
+        lines += [Text(part.replace(NO_BREAK, " "), line.style) for part in parts] if len(parts) > 1 else [line]
+    return lines or [Text()]

@@ -129,6 +129,11 @@ def test_what_a_task_prints_does_not_mix_with_the_result(manyhands) -> None:  # 
     assert status == 0
     assert json.loads(stdout)["status"] == "complete"
     assert "hello from the task's file :smile:" in stderr
+    line = "verify talkative.py:talks --data mnist:train=200,test=50 --steps 2 --engine threads --workers 2 --json"
+    status, stdout, stderr = manyhands(line)
+    assert status == 0
+    assert json.loads(stdout)["equal"]
+    assert "hello from the task's file :smile:" in stderr
 
 
 @pytest.mark.parametrize(
@@ -186,7 +191,7 @@ def test_doctor_says_how_old_the_calibration_is(tmp_path: Path, monkeypatch: pyt
     made = datetime.now() - timedelta(days=3, hours=1)
     known = calibration().model_copy(update={"made": f"{made:%Y-%m-%d %H:%M:%S}"})
     path.write_text(known.model_dump_json())
-    assert ", 3 days ago: " in doctor._calibration().found
+    assert ", 3 days ago: " in doctor._calibration().detail
     path.write_text("{}")
     assert not doctor._calibration().ok
 

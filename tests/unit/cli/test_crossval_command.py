@@ -156,7 +156,9 @@ def test_a_bad_request_is_one_sentence(crossval: Run, line: str, says: str) -> N
 
 
 def test_help_has_an_example(crossval: Run) -> None:
-    stdout = " ".join(crossval("--help")[1].split())
+    stdout = " ".join(crossval("--help")[1].replace("│", " ").split())
     assert "Example: manyhands crossval mlp --folds 10 --engine mpi --workers 4" in stdout
     for option in ("--folds", "--split-data", "--nodes", "--table", "--stacked", "--baseline", "--batch-size"):
         assert option in stdout
+    for default in ("10", "where quicker", "with several workers"):
+        assert f"[default: {default}]" in stdout

@@ -13,8 +13,7 @@ from predicted import made_up_simulation, made_up_trainings, made_up_validations
 from rich.console import Console
 from stored import stored_run
 
-from manyhands.cli import advise, calibrate, scale, simulate, validate
-from manyhands.cli import stored_run as stored
+from manyhands.cli import advise, calibrate, runs, scale, simulate, validate
 from manyhands.cli.tables import print_table
 from manyhands.record import RunRecord
 from manyhands.record.simulation import ValidationRecord
@@ -75,7 +74,7 @@ def test_runs_are_shown_whole(tmp_path: Path, width: int | None) -> None:
     console = Console(file=screen, color_system=None, highlight=False, **terminal)  # type: ignore[arg-type]
     print_table(console, compared_table([record, record], baseline=record, ids=True, caption="two"))
     print_table(console, answers_table([record, record]))
-    stored.print_record(console, record)
+    runs.print_record(console, record)
     text = screen.getvalue()
     assert record.weights_sha256 in text
     assert (record.id in text.partition("result")[0]) or width == 80
