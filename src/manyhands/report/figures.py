@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import get_args
 
 from manyhands.record import Cause, Fit, Interval, Row, SweepRecord
-from manyhands.record.texts import cell_names, coverage, duration, has_width, in_brackets, with_coverage
+from manyhands.record.labels import cell_names, coverage, with_coverage
+from manyhands.record.texts import duration, in_brackets
 from manyhands.report.curves import Curve, curves, fitted_speed_up, reach
 from manyhands.report.drawing import Axis, Figure, Series, View, dashed, doubling_axis, workers_axis
 from manyhands.report.palette import DASHES, MARKERS, engine_colour
@@ -232,7 +233,7 @@ def _most(drawn: Sequence[Curve]) -> int:
 
 def _bars(drawn: Sequence[Curve]) -> str:
     """Say what the bars are; of rows that differ in their repeats, what holds for all."""
-    known = [row.speed_up for curve in drawn for row in curve.rows if row.speed_up and has_width(row.speed_up)]
+    known = [row.speed_up for curve in drawn for row in curve.rows if row.speed_up and row.speed_up.is_shown]
     if not known:
         return ""
     return f"bars are {coverage(min(known, key=lambda interval: interval.coverage_pct))} intervals, "

@@ -5,18 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from manyhands.record import Row, SweepDir, SweepRecord
-from manyhands.record.texts import (
-    NOTHING,
-    cell_name,
-    cell_names,
-    coverage,
-    has_width,
-    num_bytes,
-    percent,
-    rate,
-    times,
-    with_coverage,
-)
+from manyhands.record.labels import cell_name, cell_names, coverage, with_coverage
+from manyhands.record.texts import NOTHING, num_bytes, percent, rate, times
 from manyhands.report.curves import curves
 from manyhands.report.figures import CAUSES, sweep_figures
 from manyhands.report.histories import losses, runs_of, timelines
@@ -72,7 +62,7 @@ def sweep_page(sweep: SweepDir, record: SweepRecord) -> Page:
 
 def _footer(record: SweepRecord) -> str:
     """Say what the figures are, and how often their intervals hold; of rows with fewer repeats, less often."""
-    known = [row.step_ms for row in record.rows if row.step_ms and has_width(row.step_ms)]
+    known = [row.step_ms for row in record.rows if row.step_ms and row.step_ms.is_shown]
     most = max((row.repeats for row in record.rows), default=0)
     if not known:
         return (

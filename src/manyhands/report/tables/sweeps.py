@@ -4,23 +4,8 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from manyhands.record import Cell, Fit, Interval, Row, SweepRecord
-from manyhands.record.texts import (
-    NOTHING,
-    cell_name,
-    cell_names,
-    count,
-    duration,
-    duration_with_span,
-    figure,
-    fixed,
-    num_bytes,
-    percent,
-    plain,
-    rate,
-    times,
-    with_span,
-    workers_span,
-)
+from manyhands.record.labels import cell_name, cell_names, duration_with_span, with_span, workers_span
+from manyhands.record.texts import NOTHING, count, duration, figure, fixed, num_bytes, percent, plain, rate, times
 from manyhands.report.tables.table import Column, Table, fields, numbers, one_line, tabulate
 
 LAWS = {"amdahl": "Amdahl", "gustafson": "Gustafson", "usl": "USL"}

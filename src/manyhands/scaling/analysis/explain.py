@@ -4,8 +4,9 @@ from collections.abc import Callable
 from math import ceil
 
 from manyhands.measurement.budget import ENOUGH_REPEATS
+from manyhands.record.labels import cell_names, with_coverage
 from manyhands.record.sweep import Cause, Cell, Finding, Fit, Kind, LostShare, Measure, Row
-from manyhands.record.texts import cell_names, count, duration, in_brackets, num_bytes, plain, with_coverage
+from manyhands.record.texts import count, duration, in_brackets, num_bytes, plain
 from manyhands.scaling.analysis.losses import Loss
 from manyhands.scaling.analysis.measured import Measured, strategy_of
 from manyhands.scaling.analysis.remedies import remedies
