@@ -1,4 +1,4 @@
-"""Parallel cross-validation."""
+"""`manyhands crossval`: k-fold cross-validation, with folds and data in parallel."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Train the folds of a worker as one batched model: the same scores as one after the other, to round-off."""
+"""Train the folds of a worker as one batched model: equal to training them in turn, up to round-off."""
 
 import math
 import time
@@ -26,10 +26,11 @@ from manyhands.training.meter import TimeSplit
 from manyhands.training.plan import Plan
 
 INTERVAL_S = 0.25
+"""Seconds between two reports of progress."""
 
 
 class TrainedFold(NamedTuple):
-    """One model of the stack, trained and tested."""
+    """One trained model of the stack, and its test score."""
 
     module: nn.Module
     loss: float
@@ -38,16 +39,16 @@ class TrainedFold(NamedTuple):
 
 
 class _Epoch(NamedTuple):
-    """The samples of all models in the order of one epoch; a shorter row is padded at its end."""
+    """The samples of all models in the order of one epoch; shorter rows are padded at the end."""
 
     rows: Tensor
-    """(models, samples) rows of the data."""
+    """(models, samples) indices of rows of the data."""
     weights: Tensor
-    """(models, samples) each sample's share in the mean over its batch; 0 for padding."""
+    """(models, samples) weight of each sample in the mean over its batch; 0 for padding."""
 
 
 def plans_of(units: Sequence[Unit], config: RunConfig, train: Split) -> list[Plan]:
-    """Return the plan of each model, trained alone."""
+    """Return the training plan of each model, as for one worker."""
     return [Plan(config, train.rows(unit.train), 0, 1) for unit in units]
 
 
@@ -61,19 +62,19 @@ def train_stacked(
     *,
     longest: int,
 ) -> list[TrainedFold] | None:
-    """Train models that make as many steps per epoch; None where the network must be trained in turn.
+    """Train models that have the same number of steps per epoch; None where the network cannot be batched.
 
-    All are padded to the `longest` that makes so many steps, here or on another worker: the number of rows in a
-    product decides its last bits.
+    All are padded to the `longest` with that number of steps, on this or another worker, because the number of rows in
+    a matrix product affects its last bits.
     """
     plans = plans_of(units, config, data.train)
-    assert len({plan.steps_per_epoch for plan in plans}) == 1, "stacked models step together"
+    assert len({plan.steps_per_epoch for plan in plans}) == 1, "stacked models have the same steps"
     models = make_stack(task, config, data, device, (unit.of(data) for unit in units))
     if models is None:
         return None
     width = longest if config.batch_size == "full" else min(config.batch_size, longest)
     if 0 < config.micro_batch < width and not isinstance(models, FusedStack):
-        return None  # random layers draw by the row's place in the batch, which a stack takes whole
+        return None  # random layers draw by a row's position in the whole batch
     steps = _train(models, plans, units, config, data, watch, longest=longest, width=width)
     loss = loss_of(task)
     trained = []
@@ -95,7 +96,7 @@ def _train(
     longest: int,
     width: int,
 ) -> int:
-    """Make all steps, or those until the user wants to stop; return how many."""
+    """Train until the end, or until the user stops the run; return the number of steps."""
     plan, rows = plans[0], replace(data.train, copies=1)
     begun = shown = time.perf_counter()
     losses: list[Tensor] = []
@@ -111,7 +112,7 @@ def _train(
             now = time.perf_counter()
             if now - shown > INTERVAL_S or plan.ends_epoch(step):
                 shown = now
-                mean = _agree(losses, units, step)
+                mean = _mean_loss(losses, units, step)
                 watch.pulse(_pulse(plan, step + 1, mean, now - begun, len(units)))
                 if watch.stop_asked():
                     return step + 1
@@ -140,27 +141,27 @@ def _pieces(epoch: _Epoch, start: int, stop: int, width: int) -> Iterator[_Epoch
 
 
 def _forward_backward(models: Stack, split: Split, pieces: Iterator[_Epoch], key: int) -> Tensor:
-    """Leave in `grads` the sum over the pieces of a batch; return each model's loss."""
+    """Set `models.grads` to the sum over the pieces of a batch; return each model's loss."""
     total, losses = None, None
     for rows, weights in pieces:
         if losses is not None:
             total = models.grads.clone() if total is None else total.add_(models.grads)
         x, y = split.batch(rows.reshape(-1), models.params.dtype)
-        found = models.forward_backward(x.view(*rows.shape, *x.shape[1:]), y.view(rows.shape), weights, key)
-        losses = found if losses is None else losses + found
+        piece = models.forward_backward(x.view(*rows.shape, *x.shape[1:]), y.view(rows.shape), weights, key)
+        losses = piece if losses is None else losses + piece
     if total is not None:
         models.grads.add_(total)
     assert losses is not None, "a batch has at least one piece"
     return losses
 
 
-def _agree(losses: list[Tensor], units: Sequence[Unit], step: int) -> float:
-    """Look at the losses since the last time; return their mean."""
-    found = torch.stack(losses).double().cpu()
+def _mean_loss(losses: list[Tensor], units: Sequence[Unit], step: int) -> float:
+    """Return the mean of the losses and clear their list; raise an error if a model's loss is not finite."""
+    by_model = torch.stack(losses).double().cpu()
     losses.clear()
-    for unit, loss in zip(units, found.sum(0).tolist(), strict=True):
+    for unit, loss in zip(units, by_model.sum(0).tolist(), strict=True):
         _check_finite(loss, unit, step + 1)
-    return float(found.mean())
+    return float(by_model.mean())
 
 
 def _check_finite(loss: float, unit: Unit, step: int) -> None:
@@ -169,7 +170,7 @@ def _check_finite(loss: float, unit: Unit, step: int) -> None:
 
 
 def _pulse(plan: Plan, step: int, loss: float, seconds: float, models: int) -> Pulse:
-    """Count the steps of all models, as if they had been trained in turn."""
+    """Return the progress of all models together, as if they had been trained in turn."""
     pulse = pulse_of(plan, step, loss, None, TimeSplit(train_s=seconds))
-    every = {"step": models * step, "steps": models * plan.steps, "samples_per_s": models * pulse.samples_per_s}
-    return pulse.model_copy(update={**every, "eta_s": 0.0})
+    total = {"step": models * step, "steps": models * plan.steps, "samples_per_s": models * pulse.samples_per_s}
+    return pulse.model_copy(update={**total, "eta_s": 0.0})
