@@ -1,4 +1,4 @@
-"""`python -m manyhands`."""
+"""The command line as `python -m manyhands`."""
 
 from manyhands.cli.main import main
 

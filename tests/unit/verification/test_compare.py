@@ -167,7 +167,7 @@ def test_round_off_is_called_round_off(tiny, network: str, sync: str) -> None:  
     verdict = verify(resolve(tiny(network), {"engine": "threads", "workers": 3, "steps": 12, "sync": sync}))
     assert verdict.equal, f"{verdict.tensor}: {verdict.tensor_share} > {verdict.bound}"
     assert verdict.tensor_share <= verdict.bound < 1e-3
-    assert verdict.bound_from.startswith("16 × how far serial runs part that add up 3 and 4 slices of each batch")
+    assert verdict.bound_from.startswith("16 × the distance of serial runs that add up 3 and 4 slices of each batch")
 
 
 def test_round_off_may_grow_with_the_steps_as_it_does_in_serial_runs(tiny) -> None:  # type: ignore[no-untyped-def]
