@@ -28,7 +28,7 @@ class TargetTraining(BaseModel):
 
 
 class AdviceRow(BaseModel):
-    """One configuration that reaches the accuracy. Milliseconds are per step, averaged over the workers."""
+    """One configuration that reaches the accuracy. The batch is global; milliseconds are means of a step."""
 
     engine: str
     sync: str
@@ -36,10 +36,9 @@ class AdviceRow(BaseModel):
     servers: int = 0
     nodes: int
     batch_size: int
-    """The global batch."""
     lr: float
     warmup: float
-    """Epochs."""
+    """Epochs of warm-up."""
     steps: Estimate
     """Steps to the target accuracy."""
     steps_from: Literal["training", "noise scale"]
@@ -48,9 +47,7 @@ class AdviceRow(BaseModel):
     """Training samples needed, relative to one worker with the task's own batch."""
     step_ms: Estimate
     compute_ms: float
-    """Forward and backward."""
     serial_ms: float
-    """Work that every worker repeats."""
     comm_ms: float
     wait_ms: float
     time_s: Estimate
@@ -62,7 +59,6 @@ class AdviceRow(BaseModel):
     """Cost of the whole training; None where the cluster has no price."""
     reasons: list[str] = []
     command: str = ""
-    """The command line that runs it."""
 
     @property
     def exchange(self) -> float:
@@ -71,15 +67,13 @@ class AdviceRow(BaseModel):
 
 
 class AdvicePoint(BaseModel):
-    """One considered configuration, in short and without intervals."""
+    """One considered configuration, without intervals; fields as in `AdviceRow`."""
 
     engine: str
     sync: str
     workers: int
     batch_size: int
-    """The global batch."""
     steps: float
-    """Steps to the target accuracy."""
     step_ms: float
     time_s: float
     efficiency: float

@@ -34,7 +34,6 @@ class TaskCosts(BaseModel):
     weight_bytes: int
     """Bytes of all parameters."""
     samples: int
-    """Training samples."""
     batch_size: int
     """The task's own global batch."""
     piece_rows: int = Field(default=0, ge=0)
@@ -46,7 +45,6 @@ class TaskCosts(BaseModel):
     update_operations: int = Field(ge=0)
     """Operations of the optimiser's step."""
     made: str
-    """Time of the measurement."""
     points: list[RowTimes] = Field(min_length=1)
     """By increasing number of rows."""
     update_share: float = Field(default=1.0, ge=0, le=1)
@@ -146,7 +144,7 @@ class Calibration(BaseModel):
     tasks: dict[str, TaskCosts] = {}
     """By the task's name; for a user's task, by its file's absolute path."""
     comms: dict[str, CommCosts] = {}
-    """By the engine's name, such as mpi."""
+    """By the engine's name."""
     contention: list[Contention] = []
     cores: CoreTimes
     others: Others | None = None

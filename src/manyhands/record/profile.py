@@ -103,7 +103,6 @@ class ProfileRecord(BaseModel):
     trace: str
     """File name of the timeline in the run's folder; empty without a timeline."""
     others: Others | None = None
-    """Use of the cores by other programs meanwhile; None where the system does not tell."""
     ranks: list[RankProfile]
     hardware: dict[str, Any]
     versions: dict[str, str]

@@ -56,15 +56,13 @@ class Counted(BaseModel):
 
 
 class SimulationRow(Counted):
-    """Predicted times of one strategy at one size. Milliseconds are per step, averaged over the workers."""
+    """Predicted times of one strategy at one size. The batch is global; milliseconds are means of a step."""
 
     sync: str
     batch_size: int
-    """The global batch."""
     method: Method
     step_ms: Estimate
     compute_ms: float
-    """Forward and backward."""
     serial_ms: float
     """Work that every worker repeats: the optimiser's step, the loop, and the strategy's own operations on weights."""
     comm_ms: float
@@ -85,15 +83,12 @@ class TrainedRow(Counted):
 
     sync: str
     batch_size: int
-    """The global batch."""
     lr: float
-    """Learning rate; with a warm-up or a decay, the highest."""
     epochs: float
     steps: int
     method: TrainingMethod
     """How it was computed on this machine."""
     test_accuracy: float
-    """Accuracy at the end."""
     test_loss: float
     time_s: Estimate
     """Seconds of the whole training, including failures of the cluster's nodes."""
@@ -125,7 +120,6 @@ class SimulationRecord(BaseModel):
     command: str
     """The command line that runs it again."""
     made: str
-    """Time of the prediction."""
     wall_s: float
     engine: str
     """The engine whose calls were calibrated."""
@@ -152,7 +146,6 @@ class SimulationRecord(BaseModel):
     machine: str
     """The machine that was calibrated."""
     calibrated: str
-    """Time of the calibration."""
     versions: dict[str, str]
 
     @property
@@ -181,7 +174,6 @@ class Parts(BaseModel):
     ready: dict[str, list[tuple[float, int, int]]] = {}
     """By task and rows: the share of a pass after which a span of the gradients is final, and the span."""
     codecs: dict[str, CodecTimes] = {}
-    """Times by task and codec."""
 
 
 class Validation(BaseModel):

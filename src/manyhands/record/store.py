@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,7 +16,8 @@ from manyhands.record.files import alone_in, write_atomically
 Record = TypeVar("Record", bound=BaseModel)
 
 
-class FileIn(NamedTuple):
+@dataclass(frozen=True)
+class FileIn:
     """A file or folder in a record's folder: `toml = FileIn("run.toml")` makes `run.toml` its path."""
 
     name: str

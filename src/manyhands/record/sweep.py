@@ -65,26 +65,22 @@ class Cell(BaseModel):
 
 
 class Measure(BaseModel):
-    """One run of a cell. Milliseconds are per step after warm-up and sum up to `step_ms`."""
+    """One run of a cell. Milliseconds are per step after warm-up, split up as in `Steady`."""
 
     cell: str
-    """The cell's key."""
+    """Key of the cell."""
     repeat: int
     failed: str = ""
     """Why the run failed, in a sentence; empty if it succeeded. The figures of a failed run are meaningless."""
     run: str = ""
     """Folder of the run, relative to the sweep's."""
     hosts: int = 1
-    """Number of hosts of its ranks."""
     batch_size: int = 0
-    """Samples in a global batch."""
     steps: int = 0
     steps_per_epoch: int = 0
     step_ms: float = 0.0
     compute_ms: float = 0.0
-    """Forward and backward, which the workers share out."""
     serial_ms: float = 0.0
-    """Work that every worker repeats: the optimiser's step and the loop around it."""
     comm_ms: float = 0.0
     wait_ms: float = 0.0
     read_s: float = 0.0
@@ -98,11 +94,9 @@ class Measure(BaseModel):
     max_rss_bytes: int = 0
     """Largest memory of a rank."""
     warnings: list[str] = []
-    """Warnings of the run's record."""
     energy_j: float | None = None
     """Energy that the machine used during the run; None where it does not tell."""
     others: Others | None = None
-    """Use of the cores by other programs meanwhile; None where the system does not tell."""
 
 
 LEAST_COVERAGE_PCT = 90.0
