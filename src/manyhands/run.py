@@ -224,10 +224,16 @@ def _run_to_resume(out: Path, task: str, resume: bool | str) -> RunDir:
 
 
 def _checkpoint_to_resume(run: RunDir, replica: Replica, plan: Plan) -> str:
+    """Return the newest sound checkpoint; refuse a complete run, unless its weights are missing."""
     path, damaged = newest_sound(run.checkpoints)
     if path:
         check_fits(path, replica)
-    _check_unfinished(run, plan)
+    record = run.read_or_none()
+    check(
+        record is None or record.status != "complete" or plan.steps > record.steps or bool(record.weights_missing),
+        f"run '{run.path.name}' is complete: it has made its {record.steps if record else 0} steps; "
+        "raise --epochs or --steps to go on, or name another run with --resume-from",
+    )
     if path is None:
         why = f"all {len(damaged)} are damaged" if damaged else "there is none"
         raise UserError(f"run '{run.path.name}' has no checkpoint to resume from: {why}")
@@ -240,16 +246,6 @@ def _checkpoint_to_resume(run: RunDir, replica: Replica, plan: Plan) -> str:
         f"run '{run.path.name}' is at step {done} already, beyond {plan.steps}; raise --epochs or --steps to go on",
     )
     return str(path.resolve())
-
-
-def _check_unfinished(run: RunDir, plan: Plan) -> None:
-    """Refuse to resume a complete run, unless its weights are missing."""
-    record = run.read_or_none()
-    check(
-        record is None or record.status != "complete" or plan.steps > record.steps or bool(record.weights_missing),
-        f"run '{run.path.name}' is complete: it has made its {record.steps if record else 0} steps; "
-        "raise --epochs or --steps to go on, or name another run with --resume-from",
-    )
 
 
 def _say(sentence: str) -> None:

@@ -28,8 +28,7 @@ from manyhands.report.tables.table import Column, tabulate
 from manyhands.training.watch import Observer, ignore
 
 if TYPE_CHECKING:
-    from manyhands.crossval import CrossvalRecord, CrossvalTable
-    from manyhands.crossval.record import FoldScore
+    from manyhands.crossval.record import CrossvalRecord, CrossvalTable, FoldScore
     from manyhands.crossval.run import ObserverOf
     from manyhands.record import Pulse
 
@@ -117,7 +116,7 @@ def _with_file(config: Path | None, given: dict[str, Any], options: dict[str, An
 
 
 def _cross_validate(task: str, asked: Options, **settings: Any) -> "CrossvalRecord":
-    from manyhands.crossval import cross_validate  # torch is slow to import: a bad request is refused before
+    from manyhands.crossval.run import cross_validate  # torch is slow to import: a bad request is refused before
 
     folds, nodes = FOLDS if asked.folds is None else asked.folds, asked.nodes
     for name, value in (("folds", folds), ("nodes", nodes)):
@@ -127,7 +126,7 @@ def _cross_validate(task: str, asked: Options, **settings: Any) -> "CrossvalReco
 
 
 def _tabulate(task: str, asked: Options, **settings: Any) -> "CrossvalTable":
-    from manyhands.crossval import tabulate
+    from manyhands.crossval.run import tabulate
 
     lists = {name: value for name in ("folds", "nodes") if (value := getattr(asked, name)) is not None}
     for name, value in lists.items():

@@ -9,7 +9,7 @@ from subprocess import TimeoutExpired
 
 from pydantic import ValidationError
 
-from manyhands.crossval import CrossvalRecord
+from manyhands.crossval.record import CrossvalRecord
 from manyhands.measurement.measure import measure, option_word, reason_of, run_command
 from manyhands.record import Measure, ProfileRecord, RunDir
 from manyhands.record.papers import ReproductionDir, Taken

@@ -18,9 +18,9 @@ import manyhands
 from manyhands import tasks
 from manyhands.comm import Comm
 from manyhands.config import RunConfig
-from manyhands.crossval import CrossvalRecord, cross_validate, tabulate
 from manyhands.crossval import run as crossval_run
-from manyhands.crossval.record import half_interval, improvement
+from manyhands.crossval.record import CrossvalRecord, half_interval, improvement
+from manyhands.crossval.run import cross_validate, tabulate
 from manyhands.crossval.units import FoldSettings, assign, units_of
 from manyhands.data import Dataset, Split
 from manyhands.errors import Diverged, RankFailed, UserError
