@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -38,15 +38,6 @@ class TrainedFold(NamedTuple):
     steps: int
 
 
-class _Epoch(NamedTuple):
-    """The samples of all models in the order of one epoch; shorter rows are padded at the end."""
-
-    rows: Tensor
-    """(models, samples) indices of rows of the data."""
-    weights: Tensor
-    """(models, samples) weight of each sample in the mean over its batch; 0 for padding."""
-
-
 def plans_of(units: Sequence[Unit], config: RunConfig, train: Split) -> list[Plan]:
     """Return the training plan of each model, as for one worker."""
     return [Plan(config, train.rows(unit.train), 0, 1) for unit in units]
@@ -75,51 +66,42 @@ def train_stacked(
     width = longest if config.batch_size == "full" else min(config.batch_size, longest)
     if 0 < config.micro_batch < width and not isinstance(models, FusedStack):
         return None  # random layers draw by a row's position in the whole batch
-    steps = _train(models, plans, units, config, data, watch, longest=longest, width=width)
+    plan, split = plans[0], replace(data.train, copies=1)
+    begun = shown = time.perf_counter()
+    losses: list[Tensor] = []
+    for step in range(plan.steps):
+        watch.at(step)
+        epoch, batch = divmod(step, plan.steps_per_epoch)
+        if batch == 0:
+            rows, weights = _epoch(plans, units, epoch, longest, models.params)
+        columns, size = slice(batch * width, (batch + 1) * width), config.micro_batch or width
+        pieces = zip(*(torch.split(part[:, columns], size, dim=1) for part in (rows, weights)), strict=True)
+        losses.append(_forward_backward(models, split, pieces, mix_key(config.seed, step)))
+        models.update.scale = plan.schedule.scale(step)
+        models.apply()
+        now = time.perf_counter()
+        if now - shown > INTERVAL_S or plan.ends_epoch(step):
+            shown = now
+            mean = _mean_loss(losses, units, step)
+            watch.pulse(_pulse(plan, step + 1, mean, now - begun, len(units)))
+            if watch.stop_asked():
+                break
     loss = loss_of(task)
     trained = []
-    for i, unit in enumerate(units):
-        test_loss, accuracy = evaluate(models.modules[i], unit.of(data).test, loss, SelfComm(), config.top)
-        _check_finite(test_loss, unit, steps)
-        trained.append(TrainedFold(models.modules[i], test_loss, accuracy, steps))
+    for module, unit in zip(models.modules, units, strict=True):
+        test_loss, accuracy = evaluate(module, unit.of(data).test, loss, SelfComm(), config.top)
+        _check_finite(test_loss, unit, step + 1)
+        trained.append(TrainedFold(module, test_loss, accuracy, step + 1))
     return trained
 
 
-def _train(
-    models: Stack,
-    plans: Sequence[Plan],
-    units: Sequence[Unit],
-    config: RunConfig,
-    data: Dataset,
-    watch: StackWatch,
-    *,
-    longest: int,
-    width: int,
-) -> int:
-    """Train until the end, or until the user stops the run; return the number of steps."""
-    plan, rows = plans[0], replace(data.train, copies=1)
-    begun = shown = time.perf_counter()
-    losses: list[Tensor] = []
-    for number in range(plan.epochs):
-        epoch = _epoch(plans, units, number, longest, models.params)
-        for step in plan.steps_of_epoch(number * plan.steps_per_epoch):
-            watch.at(step)
-            start = step % plan.steps_per_epoch * width
-            pieces = _pieces(epoch, start, start + width, config.micro_batch or width)
-            losses.append(_forward_backward(models, rows, pieces, mix_key(config.seed, step)))
-            models.update.scale = plan.schedule.scale(step)
-            models.apply()
-            now = time.perf_counter()
-            if now - shown > INTERVAL_S or plan.ends_epoch(step):
-                shown = now
-                mean = _mean_loss(losses, units, step)
-                watch.pulse(_pulse(plan, step + 1, mean, now - begun, len(units)))
-                if watch.stop_asked():
-                    return step + 1
-    return plan.steps
+def _epoch(
+    plans: Sequence[Plan], units: Sequence[Unit], epoch: int, longest: int, like: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return (models, longest) rows of the data in the epoch's order, and each row's weight in the mean of its batch.
 
-
-def _epoch(plans: Sequence[Plan], units: Sequence[Unit], epoch: int, longest: int, like: Tensor) -> _Epoch:
+    The weight of padding, at the end of shorter rows, is 0.
+    """
     rows = torch.zeros(len(plans), longest, dtype=torch.int64)
     weights = torch.zeros(len(plans), longest, dtype=like.dtype)
     for i, (plan, unit) in enumerate(zip(plans, units, strict=True)):
@@ -130,25 +112,18 @@ def _epoch(plans: Sequence[Plan], units: Sequence[Unit], epoch: int, longest: in
             rows[i, start:stop] = unit.train[order % len(unit.train)]
             weights[i, start:stop] = 1 / len(order)
             start = stop
-    return _Epoch(rows.to(like.device), weights.to(like.device))
+    return rows.to(like.device), weights.to(like.device)
 
 
-def _pieces(epoch: _Epoch, start: int, stop: int, width: int) -> Iterator[_Epoch]:
-    stop = min(stop, epoch.rows.shape[1])
-    for a in range(start, stop, width):
-        b = min(a + width, stop)
-        yield _Epoch(epoch.rows[:, a:b], epoch.weights[:, a:b])
-
-
-def _forward_backward(models: Stack, split: Split, pieces: Iterator[_Epoch], key: int) -> Tensor:
+def _forward_backward(models: Stack, split: Split, pieces: Iterable[tuple[Tensor, ...]], key: int) -> Tensor:
     """Set `models.grads` to the sum over the pieces of a batch; return each model's loss."""
     total, losses = None, None
     for rows, weights in pieces:
         if losses is not None:
             total = models.grads.clone() if total is None else total.add_(models.grads)
         x, y = split.batch(rows.reshape(-1), models.params.dtype)
-        piece = models.forward_backward(x.view(*rows.shape, *x.shape[1:]), y.view(rows.shape), weights, key)
-        losses = piece if losses is None else losses + piece
+        loss = models.forward_backward(x.view(*rows.shape, *x.shape[1:]), y.view(rows.shape), weights, key)
+        losses = loss if losses is None else losses + loss
     if total is not None:
         models.grads.add_(total)
     assert losses is not None, "a batch has at least one piece"

@@ -115,7 +115,7 @@ def verify(config: RunConfig, *, steps: int = 20, observe: Observer = ignore) ->
         bound=tensors.bound,
         bound_from=_bound_from(others, config),
         cause=" and ".join(known),
-        candidates=[*known, *possible_causes(config, task, len(ready.data.train), first)] if first else [],
+        candidates=[*known, *possible_causes(config, task, plan.rows_of(first - 1), first)] if first else [],
         serial=serial,
         parallel=parallel,
     )
@@ -165,10 +165,10 @@ _CHAOTIC = (
 )
 
 
-def possible_causes(config: RunConfig, task: Task, samples: int, first: int) -> list[str]:
-    """Return what else may make runs differ from step `first` on."""
+def possible_causes(config: RunConfig, task: Task, rows: int, first: int) -> list[str]:
+    """Return what else may make runs differ from step `first` on, whose batch has `rows` rows."""
     causes = []
-    if _uneven(config, samples, first - 1):
+    if rows % config.size:
         causes.append(
             f"an uneven batch: step {first}'s batch does not divide by {config.size} workers, and the strategy "
             "seems not to weight the slices by their sample counts"
@@ -199,13 +199,6 @@ def _bound_from(others: Sequence[RunConfig], config: RunConfig) -> str:
         return f"{digits} alone, since the gradients of a batch's slices do not add up to the batch's here"
     parts = " and ".join(str(other.lanes) for other in others)
     return f"{FACTOR:g} × the distance of serial runs that add up {parts} slices of each batch, and {digits}"
-
-
-def _uneven(config: RunConfig, samples: int, step: int) -> bool:
-    size = samples if config.batch_size == "full" else min(config.batch_size, samples)
-    per_epoch = -(-samples // size)
-    rows = min(size, samples - (step % per_epoch) * size)
-    return rows % config.size > 0
 
 
 def _run(config: RunConfig, task: Task, out: Path, observe: Observer) -> tuple[RunRecord, Floats]:

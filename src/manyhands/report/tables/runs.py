@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from manyhands.record import Cell, RankRecord, RunDir, RunRecord
+from manyhands.record.labels import cell_name
 from manyhands.record.status import status_of
 from manyhands.record.texts import (
     NOTHING,
-    cell_name,
     duration,
     fixed,
     num_bytes,
