@@ -9,10 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from manyhands.errors import UserError, check, printable, shown, unknown
-
-LARGEST = 10**1000
-"""Upper bound of integers: Python prints up to 4,300 digits, and an error may show a product of several."""
+from manyhands.errors import LARGEST, UserError, check, printable, shown, unknown
 
 
 class RunConfig(BaseModel):

@@ -7,6 +7,8 @@ MOST_LISTED, MOST_COMPARED = 50, 2000
 """Largest numbers of names that an error lists, and that it compares with a misspelt one."""
 MOST_SHOWN = 200
 """Largest number of characters of a value that an error shows."""
+LARGEST = 10**1000
+"""Upper bound of integers: Python prints up to 4,300 digits, and an error may show a product of several."""
 
 
 class ManyhandsError(Exception):

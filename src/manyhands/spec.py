@@ -8,8 +8,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from manyhands.config import LARGEST
-from manyhands.errors import UserError, check, shown, unknown
+from manyhands.errors import LARGEST, UserError, check, shown, unknown
 
 T = TypeVar("T")
 

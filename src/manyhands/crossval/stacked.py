@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from manyhands.comm.self_ import SelfComm
 from manyhands.config import RunConfig
-from manyhands.crossval.progress import StackWatch
 from manyhands.crossval.units import Unit
 from manyhands.data import Dataset, Split
 from manyhands.errors import Diverged
@@ -24,6 +23,7 @@ from manyhands.training.evaluate import evaluate
 from manyhands.training.journal import pulse_of
 from manyhands.training.meter import TimeSplit
 from manyhands.training.plan import Plan
+from manyhands.training.watch import Watch
 
 INTERVAL_S = 0.25
 """Seconds between two reports of progress."""
@@ -49,7 +49,7 @@ def train_stacked(
     config: RunConfig,
     data: Dataset,
     device: torch.device,
-    watch: StackWatch,
+    watch: Watch,
     *,
     longest: int,
 ) -> list[TrainedFold] | None:

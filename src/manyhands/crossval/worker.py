@@ -135,25 +135,23 @@ class _Folds:
             write_weights(self._folder(unit).model, model.module.state_dict())
             values = {"accuracy": model.accuracy, "loss": model.loss, "steps": model.steps, "seconds": seconds}
             scores.append(self._score(unit, weights_sha256(model.module), stacked=True, **values))
-            watch.finish_model(model.steps)
         return scores
 
     def _train_stacks(self, units: Sequence[Unit], watch: ModelsWatch, longest: int) -> list[TrainedFold] | None:
         """Train the models in stacks, divided among threads, which changes no bits; None where this is impossible."""
         threads = min(self.threads, len(units))
-        watches = watch.for_threads(threads)
 
         def train(thread: int) -> list[TrainedFold] | None:
             share, trained = units[slice(*cut(len(units), threads, thread))], list[TrainedFold]()
             stacks = -(-len(share) // self.most_stacked)
-            fixed = (self.task, self.config, self.data, self.device, watches[thread])
+            fixed = (self.task, self.config, self.data, self.device, watch)
             try:
                 for i in range(stacks):
                     stack = train_stacked(share[slice(*cut(len(share), stacks, i))], *fixed, longest=longest)
                     if stack is None:
                         return None
                     trained += stack
-                    watches[thread].finish_stack(sum(model.steps for model in stack))
+                    watch.finish(sum(model.steps for model in stack))
             except BaseException:
                 watch.stopped = True  # for the other threads
                 raise
@@ -171,7 +169,7 @@ class _Folds:
             if record["status"] == "interrupted":
                 watch.stopped = True
                 return
-            watch.finish_model(record["steps"])
+            watch.finish(record["steps"])
             values = {"accuracy": record["test_accuracy"], "loss": record["test_loss"], "steps": record["steps"]}
             seconds = time.perf_counter() - begun
             yield self._score(unit, record["weights_sha256"], stacked=False, seconds=seconds, **values)

@@ -7,9 +7,7 @@ from pydantic import BaseModel
 from manyhands.record.store import FileIn, Folder
 from manyhands.record.sweep import Interval
 
-Verdict = Literal[
-    "reproduced", "better", "not", "oversubscribed", "not judged", "failed", "shown", "baseline"
-]  # fmt: skip
+Verdict = Literal["reproduced", "better", "not", "oversubscribed", "not judged", "failed", "shown", "baseline"]
 """`not`: not reproduced. `oversubscribed`: measured with more workers than cores, which says nothing about speed.
 `shown`: there is nothing to compare it with. `baseline`: the row that the others are compared with."""
 
