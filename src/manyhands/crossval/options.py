@@ -4,7 +4,7 @@ from typing import Any, final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from manyhands.config import as_toml, sentence_of
+from manyhands.config import sentence_of
 from manyhands.errors import UserError
 
 FOLDS = 10
@@ -25,10 +25,6 @@ class Options(BaseModel):
     table: bool = False
     stacked: bool | None = None
     baseline: bool | None = None
-
-    def to_toml(self) -> str:
-        """Return the given options as TOML, for `--config`."""
-        return as_toml(self.model_dump(exclude_none=True))
 
 
 def make_options(values: dict[str, Any]) -> Options:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from manyhands import launch, sync, tasks
-from manyhands.config import RunConfig
+from manyhands.config import RunConfig, as_toml
 from manyhands.crossval.options import FOLDS, Options, make_options
 from manyhands.crossval.record import CrossvalRecord, CrossvalTable, FoldScore, HoldOut, half_interval
-from manyhands.crossval.units import FoldSettings, Sharing, assign, check_units, units_of, write_places
+from manyhands.crossval.units import FoldSettings, Sharing, assign, units_of, write_places
 from manyhands.crossval.worker import PLACES, alone_or_together, crossval_rank
 from manyhands.data import Dataset
+from manyhands.data.folds import check_classes
 from manyhands.errors import check
 from manyhands.launch.base import Observer
 from manyhands.launch.environment import outer_world
@@ -214,7 +215,7 @@ def _preflight(config: RunConfig, settings: FoldSettings, inputs: _Inputs) -> Re
         f"leave --sync out, or use more than {num} workers",
     )
     data = inputs.data
-    check_units(data.train, settings)
+    check_classes(data.train.y, settings.num_units, str(settings))
     # A step of one fold of each size is tried, as by `train` before it starts.
     probe = alone_or_together(config, sharing.largest_group)
     probe = probe.model_copy(update={"data": "", "image_size": 0, "replicate": 1})
@@ -294,5 +295,7 @@ def _open(out: Path, config: RunConfig, wanted: Options) -> RunDir:
     if launcher.leads:
         run.make()
         with writing_below(out):
-            write_atomically(run.path / "crossval.toml", config.to_toml() + wanted.to_toml())
+            write_atomically(
+                run.path / "crossval.toml", as_toml({**config.model_dump(), **wanted.model_dump(exclude_none=True)})
+            )
     return run

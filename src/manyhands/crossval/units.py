@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyhands.data import Dataset, Split
 from manyhands.data.arrays import PARSING
-from manyhands.data.folds import check_classes, stratified
+from manyhands.data.folds import stratified
 from manyhands.data.order import cut
 from manyhands.errors import check
 from manyhands.record import write_atomically
@@ -63,11 +63,6 @@ class Unit:
         """Return the samples for training and testing this model, as views; a repeated sample is tested once."""
         test = replace(data.train, copies=1).rows(self.test)
         return replace(data, train=data.train.rows(self.train), test=test)
-
-
-def check_units(train: Split, settings: FoldSettings) -> None:
-    """Raise an error if the rarest class has fewer samples than there are folds on all nodes."""
-    check_classes(train.y, settings.num_units, str(settings))
 
 
 def assign(train: Split, settings: FoldSettings, seed: int) -> Tensor:

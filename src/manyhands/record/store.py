@@ -43,6 +43,7 @@ class Folder(Generic[Record]):
     def __init_subclass__(
         cls, kind: str, record: type[BaseModel], *, file: str = "", name: str = "", dated_by: tuple[str, ...] = ()
     ) -> None:
+        super().__init_subclass__()
         cls.kind, cls.record_class, cls.record_name = kind, record, name or f"{kind}'s record"
         cls.record_file = file or f"{kind}.json"
         cls.dated_by = dated_by or (cls.record_file,)

@@ -3,7 +3,7 @@
 Lengths are Euclidean, of each tensor after each step, so that an error in a small tensor is not lost in a large one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -23,14 +23,10 @@ OF_CHANGE = 64.0
 """Rounding error of a step's change, in units of the number type's precision."""
 
 
-def distances(some: Floats, others: Floats, starts: Sequence[int]) -> Lengths:
+def distances(some: Iterable[Floats], others: Iterable[Floats], starts: Sequence[int]) -> Lengths:
     """Return the distance of two runs' weights in each tensor after each step; tensors begin at `starts`."""
-    return np.stack([_lengths(a.astype(np.float64) - b, starts) for a, b in zip(some, others, strict=True)])
-
-
-def changes(start: Floats, weights: Floats, starts: Sequence[int]) -> Lengths:
-    """Return the distance of each tensor after each step from its initial weights."""
-    return np.stack([_lengths(row.astype(np.float64) - start, starts) for row in weights])
+    gaps = (a.astype(np.float64) - b for a, b in zip(some, others, strict=True))
+    return np.stack([np.sqrt(np.add.reduceat(gap * gap, starts)) for gap in gaps])
 
 
 def round_off_bound(start: Floats, serial: Floats, permuted: Sequence[Floats], starts: Sequence[int]) -> Lengths:
@@ -43,15 +39,9 @@ def round_off_bound(start: Floats, serial: Floats, permuted: Sequence[Floats], s
     eps = float(np.finfo(serial.dtype).eps)
     pairs = [distances(a, b, starts) for a, b in combinations([serial, *permuted], 2)]
     apart = np.maximum.accumulate(np.max(pairs, axis=0), axis=0) if pairs else 0.0
-    before = [start, *serial[:-1]]
-    steps = np.stack([_lengths(b.astype(np.float64) - a, starts) for a, b in zip(before, serial, strict=True)])
+    steps = distances(serial, [start, *serial[:-1]], starts)
     largest = np.stack([np.maximum.reduceat(np.abs(row), starts) for row in serial]).astype(np.float64)
     roots = np.sqrt(np.arange(1, len(serial) + 1))[:, None]  # errors of single steps add up as in a random walk
     of_weights = LAST_DIGITS * eps * roots * np.maximum.accumulate(largest, axis=0)
     bound: Lengths = FACTOR * apart + of_weights + OF_CHANGE * eps * np.sqrt(np.cumsum(steps**2, axis=0))
     return bound
-
-
-def _lengths(row: Lengths, starts: Sequence[int]) -> Lengths:
-    lengths: Lengths = np.sqrt(np.add.reduceat(row * row, starts))
-    return lengths

@@ -20,7 +20,7 @@ from manyhands.tasks.setup import load_data, make_replica, trial_device
 from manyhands.training.agreement import check_repeats, digest_of_data, digest_of_model
 from manyhands.training.caveats import causes_of, causes_of_batch, reasons
 from manyhands.training.plan import Plan
-from manyhands.verification.roundoff import FACTOR, Floats, changes, distances, round_off_bound
+from manyhands.verification.roundoff import FACTOR, Floats, distances, round_off_bound
 
 
 class Verdict(BaseModel):
@@ -128,18 +128,19 @@ def _by_tensor(
     spans = {name: span for name, span in replica.spans.items() if span[0] < span[1]}
     starts = [first for first, _ in spans.values()]
     gaps = distances(expected, actual, starts)
+    changes = distances(expected, np.broadcast_to(start, expected.shape), starts)
     if permuted is None:
         bound = np.zeros_like(gaps)
         over = np.stack([np.logical_or.reduceat(a != b, starts) for a, b in zip(expected, actual, strict=True)])
     else:
         bound = round_off_bound(start, expected, permuted, starts)
         last_digits = round_off_bound(start, expected, (), starts)
-        chaotic = (gaps > last_digits) & (gaps > CEILING * changes(start, expected, starts))
+        chaotic = (gaps > last_digits) & (gaps > CEILING * changes)
         over = ~(gaps <= bound) | chaotic  # a NaN counts as a difference
     parts = np.divide(gaps, bound, out=np.zeros_like(gaps), where=bound > 0)
     # argmax goes row by row: the first step, and in it the first tensor of the network.
     place = np.unravel_index(int((over if over.any() else parts).argmax()), over.shape)
-    change = float(changes(start, expected, starts)[place]) or float("nan")
+    change = float(changes[place]) or float("nan")
     name = list(spans)[int(place[1])]
     return TensorGap(
         bool(over.any()), int(place[0]) + 1, name, float(gaps[place]) / change, float(bound[place]) / change

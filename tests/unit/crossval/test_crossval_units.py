@@ -11,12 +11,12 @@ from manyhands.crossval.units import (
     Sharing,
     Unit,
     assign,
-    check_units,
     read_places,
     units_of,
     write_places,
 )
 from manyhands.data import Dataset, Split
+from manyhands.data.folds import check_classes
 from manyhands.errors import UserError
 
 
@@ -95,11 +95,11 @@ def test_copies_of_a_sample_stay_together_and_are_tested_once() -> None:
 )
 def test_a_class_too_small_is_named(ask: FoldSettings, says: str) -> None:
     with pytest.raises(UserError, match=says):
-        check_units(split_of([50, 4, 0, 9]), ask)
+        check_classes(split_of([50, 4, 0, 9]).y, ask.num_units, str(ask))
 
 
 def test_as_many_folds_as_the_rarest_class_has_samples() -> None:
-    check_units(split_of([50, 4, 0, 9]), FoldSettings(folds=4))
+    check_classes(split_of([50, 4, 0, 9]).y, FoldSettings(folds=4).num_units, "4 folds")
 
 
 @pytest.mark.parametrize("wrong", [{"folds": 1}, {"folds": 0}, {"folds": 2, "nodes": -1}])
