@@ -77,22 +77,22 @@ def execute(
     config: RunConfig,
     *,
     out: Path,
-    task: Task | None = None,
+    task: Task,
     observe: Observer = ignore,
     resume: RunDir | None = None,
     keep_weights: bool = False,
-    started: Callable[[RunDir], None] = lambda run: None,
-    warn: Callable[[str], None] = print_warning,
 ) -> RunRecord:
-    """Check and run a config; return the record, which is also in the run's folder."""
-    launcher, task, meter = launch.make(config.engine), task or tasks.load(config.task), CoreMeter()
+    """Check and run a config; return the record, which is also in the run's folder.
+
+    `keep_weights` keeps the weights after every step for `verify`, which needs no warnings: it explains differences.
+    """
+    launcher, meter = launch.make(config.engine), CoreMeter()
     launcher.check(config)
     # Ranks that were started from outside meet here, before one that reads much data keeps the others waiting.
     run = RunDir(Path(launcher.agree(str(resume.path if resume else out / new_id(config)))))
     data, replica, read_s, warnings = try_step(config, task)
-    samples = len(data.train)
-    if launcher.leads and not keep_weights and config.batch_size != "full" and config.batch_size > samples:
-        size = config.batch_size
+    size, samples, explains = config.batch_size, len(data.train), launcher.leads and not keep_weights
+    if explains and size != "full" and size > samples:
         _say(f"a batch of {size} is more than the {samples} training samples; every step takes all {samples}")
     config = with_chosen_threads(config, data, replica, meter, _say)
 
@@ -100,9 +100,8 @@ def execute(
         return _checkpoint_to_resume(run, replica, Plan(config, data.train, 0, 1)) if resume else ""
 
     with opened(run, config, launcher, choose) as checkpoint:
-        started(run)
-        for sentence in warnings if launcher.leads else ():
-            warn(sentence)
+        for sentence in warnings if explains else ():
+            print_warning(sentence)
         job = Job(
             config,
             run,

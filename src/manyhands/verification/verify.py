@@ -203,19 +203,10 @@ def _bound_from(others: Sequence[RunConfig], config: RunConfig) -> str:
 
 
 def _run(config: RunConfig, task: Task, out: Path, observe: Observer) -> tuple[RunRecord, Floats]:
-    opened: list[RunDir] = []
-    record = execute(
-        config,
-        task=task,
-        out=out,
-        observe=observe,
-        keep_weights=True,
-        started=opened.append,
-        warn=lambda sentence: None,
-    )
+    record = execute(config, task=task, out=out, observe=observe, keep_weights=True)
     if record.status == "interrupted":
         raise KeyboardInterrupt
-    weights: Floats = np.memmap(opened[0].weights, dtype=config.dtype, mode="r").reshape(record.steps, -1)
+    weights: Floats = np.memmap(RunDir(out / record.id).weights, dtype=config.dtype, mode="r").reshape(record.steps, -1)
     return record, weights
 
 
