@@ -11,7 +11,8 @@ TYPE_CHECKING = False  # typing is slow to import, and the command line begins h
 if TYPE_CHECKING:
     from manyhands.advice.advise import advise
     from manyhands.calibration.calibrate import calibrate
-    from manyhands.crossval import CrossvalRecord, cross_validate
+    from manyhands.crossval.record import CrossvalRecord
+    from manyhands.crossval.run import cross_validate
     from manyhands.data import Dataset, Split
     from manyhands.record import Pulse, RunRecord, SweepRecord
     from manyhands.run import train
@@ -41,7 +42,7 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "CrossvalRecord": "crossval",
+        "CrossvalRecord": "crossval.record",
         "Dataset": "data",
         "Pulse": "record",
         "RunRecord": "record",
@@ -50,7 +51,7 @@ __getattr__, __dir__ = lazy(
         "Task": "tasks",
         "advise": "advice.advise",
         "calibrate": "calibration.calibrate",
-        "cross_validate": "crossval",
+        "cross_validate": "crossval.run",
         "scale": "scaling.sweep",
         "simulate": "simulation.simulate",
         "train": "run",

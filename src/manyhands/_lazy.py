@@ -1,4 +1,4 @@
-"""Packages whose names are imported on first use: neither `--help` nor reading a record waits for torch."""
+"""Import the names of a package on first use, so that neither `--help` nor reading a record waits for torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a package's `__getattr__` and `__dir__`; `homes` says which module below it defines which name."""
+    """Return a package's `__getattr__` and `__dir__`; `homes` maps each name to the module below that defines it."""
 
     def get(name: str) -> Any:
         if name not in homes:

@@ -9,14 +9,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from manyhands.errors import UserError, check, shown, unknown
-
-LARGEST = 10**1000
-"""Whole numbers are smaller: Python prints up to 4,300 digits, and an error may tell a product of some."""
+from manyhands.errors import LARGEST, UserError, check, printable, shown, unknown
 
 
 class RunConfig(BaseModel):
-    """Everything that decides a run. With the same config, `--exact` gives the same bits."""
+    """All settings of a run. With the same config, `--exact` gives the same bits."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -31,7 +28,7 @@ class RunConfig(BaseModel):
     blas_threads: int = Field(default=0, ge=0)
     """Threads inside each worker's matrix products; 0 times a few steps and takes the fastest up to its cores."""
     chosen_blas_threads: int = Field(default=0, ge=0)
-    """What such a trial chose, for a run that is resumed to keep; no option of the command line."""
+    """The number chosen by that trial, which a resumed run keeps; no option of the command line."""
     sync: str = "allreduce"
     """What the workers exchange, such as allreduce or local-sgd:period=8; 'manyhands syncs' lists them."""
     batch_size: int | Literal["full"] = 64
@@ -39,13 +36,13 @@ class RunConfig(BaseModel):
     lr: float = Field(default=0.01, ge=0, allow_inf_nan=False)
     """Learning rate; with a warm-up or a decay, the highest."""
     warmup: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Epochs over which the learning rate grows from nothing to its full value."""
+    """Epochs over which the learning rate grows from zero to its full value."""
     lr_decay: Literal["none", "linear", "cosine"] = "none"
     """How the learning rate falls to zero after the warm-up: none, linear or cosine."""
     epochs: int = Field(default=1, ge=1)
     """Passes over the training data."""
     steps: int = Field(default=0, ge=0)
-    """Stop after so many steps; 0 for whole epochs."""
+    """Stop after this number of steps; 0 for whole epochs."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Decides the initial weights, the order of samples, and random layers."""
     device: Literal["cpu", "cuda", "auto"] = "cpu"
@@ -57,7 +54,7 @@ class RunConfig(BaseModel):
     image_size: int = Field(default=0, ge=0)
     """Side of the images: 28, 56 or 112; 0 leaves them as they are."""
     replicate: int = Field(default=1, ge=1)
-    """Repeat the training data so many times."""
+    """Times that the training data is repeated."""
     exact: bool = False
     """The same bits for every number of workers and every engine (slower)."""
     lanes: int = Field(default=8, ge=1)
@@ -83,23 +80,23 @@ class RunConfig(BaseModel):
 
     @property
     def size(self) -> int:
-        """Number of workers, threads of hybrid processes counted one by one; servers of a strategy come on top."""
+        """Number of workers, counting every thread of hybrid processes but no servers."""
         return self.workers * self.threads
 
     def to_toml(self) -> str:
-        """Write it as TOML, to run again with `--config`."""
+        """Return the settings as TOML, to run again with `--config`."""
         return as_toml(self.model_dump())
 
 
 def check_values(values: dict[str, Any]) -> RunConfig:
-    """Validate each setting by itself; a bad one is a one-sentence error that names the option."""
+    """Return a config with each setting validated by itself; a bad one is a user error that names the option."""
     for key, value in values.items():
         if key not in RunConfig.model_fields:
             unknown("setting", key, RunConfig.model_fields)
         name = key.replace("_", "-")
         check(not isinstance(value, int) or abs(value) < LARGEST, f"{name} must have at most 1,000 digits")
         check(
-            not isinstance(value, str) or is_utf8(value),
+            not isinstance(value, str) or value == printable(value),  # a file's name may hold any bytes
             f"{name} {value!r} is not UTF-8 text, which a run's settings are kept in; rename the file or folder",
         )
     try:
@@ -112,15 +109,14 @@ def check_values(values: dict[str, Any]) -> RunConfig:
 
 
 def make_config(values: dict[str, Any]) -> RunConfig:
-    """Validate all settings, each by itself and together."""
+    """Return a config with all settings validated, each by itself and together."""
     config = check_values(values)
     check(
         config.warmup == 0 or config.steps > 0 or config.warmup < config.epochs,
         f"a warmup of {config.warmup:g} epochs must be shorter than the run's {config.epochs}",
     )
     if config.exact:
-        power = config.lanes & (config.lanes - 1) == 0
-        check(power, f"lanes must be a power of two, got {config.lanes}")
+        check(config.lanes.bit_count() == 1, f"lanes must be a power of two, got {config.lanes}")
         check(
             config.size <= config.lanes,
             f"--exact with {config.size} workers needs at least as many lanes, got {config.lanes}; "
@@ -130,14 +126,14 @@ def make_config(values: dict[str, Any]) -> RunConfig:
 
 
 def as_toml(values: Mapping[str, Any]) -> str:
-    """Write texts, numbers, truth values and lists of these as TOML, one to a line."""
-    # JSON writes those as TOML does, but for one character.
+    """Return strings, numbers, booleans and lists of these as TOML, one a line."""
+    # JSON writes these types as TOML does, but for one character.
     lines = (f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in values.items())
     return "".join(lines).replace("\x7f", "\\u007f")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read settings from a TOML file."""
+    """Return the settings in a TOML file; one that cannot be read or parsed is a user error."""
     check(os.path.isfile(path), f"there is no config file '{path}'")
     try:
         return parse_toml(path.read_bytes())
@@ -148,7 +144,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(raw: bytes) -> dict[str, Any]:
-    """Parse TOML; whatever is wrong with it is a `ValueError`."""
+    """Parse TOML; any fault in it is a `ValueError` with a readable message."""
     try:
         values = tomllib.loads(raw.decode())
     except tomllib.TOMLDecodeError:
@@ -174,17 +170,8 @@ def _whole_numbers(values: dict[str, Any]) -> Iterator[int]:
             yield value
 
 
-def is_utf8(text: str) -> bool:
-    """Tell whether a text can be written down: names of files may hold bytes that are no letters."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def plain_words(message: str) -> str:
-    """Put a validator's message in our words."""
+    """Replace the usual phrases of pydantic's messages by shorter ones."""
     for theirs, ours in (
         ("Input should be", "must be"),
         ("greater than or equal to", "at least"),
@@ -196,9 +183,9 @@ def plain_words(message: str) -> str:
 
 
 def sentence_of(error: ValidationError, words: Mapping[str, str] | None = None, name: str = "") -> str:
-    """Say in one sentence what is wrong with the first bad value.
+    """Return a sentence about the first bad value of a pydantic error.
 
-    `words` says it for some fields instead of the validator; `name` is what to call the value, if not by its field.
+    `words` replaces the message for some fields; `name` replaces the field's name.
     """
     first = error.errors()[0]
     field = str(first["loc"][0])

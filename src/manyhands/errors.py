@@ -1,28 +1,30 @@
-"""The errors a user may see, and what words them."""
+"""The errors that a user may see, and functions that word them."""
 
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 MOST_LISTED, MOST_COMPARED = 50, 2000
-"""Names that an error lists, and among which it looks for the nearest."""
+"""Largest numbers of names that an error lists, and that it compares with a misspelt one."""
 MOST_SHOWN = 200
-"""Letters of a value that an error shows."""
+"""Largest number of characters of a value that an error shows."""
+LARGEST = 10**1000
+"""Upper bound of integers: Python prints up to 4,300 digits, and an error may show a product of several."""
 
 
 class ManyhandsError(Exception):
-    """Any failure that manyhands explains by itself, without a traceback."""
+    """Any failure that manyhands explains in a sentence, without a traceback."""
 
 
 class UserError(ManyhandsError):
-    """A bad request: one sentence that says what was given, what is allowed, and a hint."""
+    """A bad request: one sentence with the given value, the allowed values, and a hint."""
 
 
 class TaskFileFailed(UserError):
-    """A user's file raised while it was imported or tried out; the cause's traceback is theirs."""
+    """A user's task file raised an exception while it was imported or tried, whose traceback is shown."""
 
 
 class Stopped(ManyhandsError):
-    """The user ended the run, which has nothing to show for it."""
+    """The user stopped a run that has no result yet."""
 
     def __init__(self, says: str = "stopped") -> None:
         super().__init__(says)
@@ -33,7 +35,7 @@ class Diverged(ManyhandsError):
 
 
 class CannotWrite(ManyhandsError, OSError):
-    """A file cannot be written: the disk is full, the folder is gone, or it is not allowed."""
+    """A file cannot be written, as on a full disk, in a missing folder, or without permission."""
 
     def __init__(self, path: object, error: OSError) -> None:
         reason = error.strerror or str(error)
@@ -45,7 +47,7 @@ class CannotWrite(ManyhandsError, OSError):
 
 
 class RankFailed(ManyhandsError):
-    """A rank raised or was killed while the run was going on."""
+    """A rank raised an exception or was killed during a run; `step` is -1 before the first step."""
 
     def __init__(self, *, rank: int, host: str, step: int, cause: str) -> None:
         self.rank, self.host, self.step, self.cause = rank, host, step, cause
@@ -55,25 +57,25 @@ class RankFailed(ManyhandsError):
 
 
 def printable(text: str) -> str:
-    """Escape what is no text, such as the bytes of a file's name that are not UTF-8."""
+    """Escape characters that cannot be encoded, such as bytes of a file's name that are not UTF-8."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def exit_status(error: BaseException) -> int:
-    """Return what a command that ends with this error tells the shell: 2 a bad request, 130 stopped, 1 any failure."""
+    """Return the exit status of a command that ends with this error: 2 bad request, 130 stopped, 1 other failure."""
     if isinstance(error, KeyboardInterrupt | Stopped):
         return 130
     return 2 if isinstance(error, UserError) else 1
 
 
 def check(condition: bool, sentence: str) -> None:
-    """Raise a `UserError` with this sentence unless the condition holds."""
+    """Raise a `UserError` with `sentence` unless `condition` holds."""
     if not condition:
         raise UserError(sentence)
 
 
 def kind_of(value: object) -> str:
-    """Say what kind of value this is: `a DataLoader`, `an int`, `None`."""
+    """Return a value's type with its article: `a DataLoader`, `an int`, `None`."""
     if value is None:
         return "None"
     name = type(value).__name__
@@ -81,7 +83,7 @@ def kind_of(value: object) -> str:
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str]) -> NoReturn:
-    """Raise a `UserError` that names the nearest allowed name and lists them all."""
+    """Raise a `UserError` that suggests the allowed name nearest to `given` and lists all of them."""
     allowed = list(allowed)
     meant = nearest(given, allowed[:MOST_COMPARED])
     hint = f"did you mean '{meant}'? " if meant else ""
@@ -89,22 +91,22 @@ def unknown(kind: str, given: str, allowed: Iterable[str]) -> NoReturn:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join names with commas; of very many, only the first."""
+    """Join names with commas; of more than `MOST_LISTED`, only the first."""
     more = len(names) - MOST_LISTED
     return ", ".join(names[:MOST_LISTED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def shown(value: object) -> str:
-    """Write a value as it was given, cut short where it is long."""
+    """Return a value's `repr`, shortened to `MOST_SHOWN` characters."""
     text = repr(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
 def nearest(given: str, allowed: Iterable[str]) -> str | None:
-    """Return the name that was meant: one a few slips of the pen away, or else one that begins so; None if neither."""
+    """Return the allowed name that was probably meant: one within a few typing errors, else one that begins with it."""
     word, names = _plain(given), list(allowed)
-    slips, name = min(((_slips(word, _plain(name)), name) for name in names), default=(len(word), ""))
-    if slips <= max(1, len(word) // 3) and slips < len(word) and not word.isdigit():  # another number is no slip
+    distance, name = min(((_edits(word, _plain(name)), name) for name in names), default=(len(word), ""))
+    if distance <= max(1, len(word) // 3) and distance < len(word) and not word.isdigit():  # numbers are not misspelt
         return name
     longer = [name for name in names if len(word) >= 3 and _plain(name).startswith(word)]
     return min(longer, key=len, default=None)
@@ -114,8 +116,8 @@ def _plain(name: str) -> str:
     return name.removeprefix("--").lower().replace("_", "-")
 
 
-def _slips(a: str, b: str) -> int:
-    """Count the letters to add, leave out, replace, or swap with their neighbour to make one word the other."""
+def _edits(a: str, b: str) -> int:
+    """Return the edit distance: letters to insert, delete, replace, or swap with their neighbour (Damerau 1964)."""
     before, row = [0] * (len(b) + 1), list(range(len(b) + 1))
     for i, letter in enumerate(a, 1):
         before, last, row = row, before, [i]

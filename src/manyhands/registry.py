@@ -1,8 +1,8 @@
 """Find tasks, engines, strategies and codecs by the names of their files.
 
-`local-sgd` is the one class of `sync/local_sgd.py`. A trailing `_` of a module's name, which tells it from a library of
-that name, is dropped: `torch` is in `torch_.py`. Names are read off the files, so that a mistyped one is refused before
-torch is imported.
+`local-sgd` is the one class of `sync/local_sgd.py`. A trailing `_`, which tells a module from a library of that name,
+is dropped: `torch` is in `torch_.py`. Names are taken from the files, so that a misspelt one is refused before torch
+is imported.
 """
 
 import importlib
@@ -24,11 +24,11 @@ from manyhands.spec import parse
 T = TypeVar("T")
 
 NOT_TASKS = ("base", "load", "seeding", "setup", "trial")
-"""Modules of the package `tasks` that define none."""
+"""Modules of the package `tasks` that define no task."""
 
 
 def modules_of(package: str) -> dict[str, Path]:
-    """Return the public modules of a package by the names that users know them by, without importing it."""
+    """Return the files of a package's public modules by the names that users type, without importing them."""
     imported = sys.modules.get(package)
     spec = None if imported else find_spec(package)
     folders: Iterable[str] = imported.__path__ if imported else (spec and spec.submodule_search_locations) or ()
@@ -41,12 +41,12 @@ def modules_of(package: str) -> dict[str, Path]:
 
 
 def tasks() -> list[str]:
-    """List the built-in tasks."""
+    """Return the names of the built-in tasks."""
     return sorted(modules_of("manyhands.tasks").keys() - set(NOT_TASKS))
 
 
 def check_task(text: str) -> None:
-    """Refuse a task that is neither built in nor in a file that exists."""
+    """Raise an error for a task that is neither built in nor in an existing file."""
     path = text.rpartition(":")[0] if ".py:" in text else text
     if path.endswith(".py"):
         check(os.path.isfile(path), f"there is no task file '{path}'")
@@ -55,17 +55,17 @@ def check_task(text: str) -> None:
 
 
 def check_engine(name: str) -> None:
-    """Refuse an engine that has no module."""
+    """Raise an error for an engine that has no module."""
     _check_module("manyhands.launch", "Launcher", name, "engine")
 
 
 def check_sync(text: str) -> None:
-    """Refuse a spec string whose strategy has no module."""
+    """Raise an error for a spec string whose strategy has no module."""
     _check_module("manyhands.sync", "Sync", parse(text).name, "sync")
 
 
 def _check_module(package: str, base: str, name: str, kind: str) -> None:
-    """Refuse what cannot be there; a module that defines none of the kind is found out when it is imported."""
+    """Raise an error for a name without a module; whether a module defines the kind is checked at its import."""
     known = modules_of(package)
     if name not in known:
         defines = re.compile(rf"^@final\n(?:@.*\n)*class \w+\([^)]*{base}\b", re.MULTILINE)
@@ -73,21 +73,21 @@ def _check_module(package: str, base: str, name: str, kind: str) -> None:
 
 
 def find(package: ModuleType, base: type[T], name: str, kind: str) -> type[T]:
-    """Return the class of the module that bears this name."""
+    """Return the class in the module of this name; a name without one is a user error."""
     modules = _modules(package)
-    found = _class_of(package, base, modules[name]) if name in modules else None
-    if found is None:
+    cls = _class_of(package, base, modules[name]) if name in modules else None
+    if cls is None:
         unknown(kind, name, names(package, base))
-    return found
+    return cls
 
 
 def names(package: ModuleType, base: type) -> list[str]:
-    """List every name that `find` accepts."""
+    """Return every name that `find` accepts."""
     return sorted(name for name, module in _modules(package).items() if _class_of(package, base, module))
 
 
 def _modules(package: ModuleType) -> dict[str, str]:
-    """Return the modules that may define a class, by its name."""
+    """Return the modules that may define a class, by the names that users type."""
     return {name: path.stem for name, path in modules_of(package.__name__).items() if name != "base"}
 
 
@@ -98,10 +98,6 @@ def _class_of(package: ModuleType, base: type[T], module_name: str) -> type[T] |
 
 @cache
 def _class_in(module: ModuleType, base: Any) -> Any:
-    """Look through a module; once, since a simulation asks for its strategy again and again."""
-    own = [
-        c
-        for _, c in inspect.getmembers(module, inspect.isclass)
-        if c.__module__ == module.__name__ and issubclass(c, base) and not inspect.isabstract(c)
-    ]
-    return own[0] if own else None
+    """Return the class that a module defines; cached, since a simulation looks up its strategy very often."""
+    classes = (c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__)
+    return next((c for c in classes if issubclass(c, base) and not inspect.isabstract(c)), None)

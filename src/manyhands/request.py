@@ -1,4 +1,4 @@
-"""From what the user asked for to a `RunConfig`: the task's defaults, mpiexec's processes, a run to go on with."""
+"""Turn a request into a `RunConfig`: add the task's defaults, mpiexec's processes, the settings of a resumed run."""
 
 import os
 import sys
@@ -19,11 +19,11 @@ MAY_CHANGE = {
     "engine", "workers", "threads", "blas_threads", "chosen_blas_threads", "epochs", "steps", "device",
     "checkpoint_every", "keep", "eval_every", "trace", "mpiexec", "ray_address",
 }  # fmt: skip
-"""What a resumed run may change: the rest decides the mathematics."""
+"""Settings that a resumed run may change; the others determine the result."""
 
 
 def resolve(name: str, options: dict[str, Any], task: Task | None = None) -> RunConfig:
-    """Fill in what the user left open; a task that has no file must be handed over beside its name."""
+    """Return the config of a new run; a task without a file must be given besides its name."""
     task = task or load(name)
     given = _given(options)
     given.setdefault("engine", _engine(given))
@@ -38,11 +38,11 @@ def resolve(name: str, options: dict[str, Any], task: Task | None = None) -> Run
         "data": task.data if isinstance(task.data, str) else "",
         "task": absolute(name),
     }
-    return _with_extras({**values, **given}, task, own_batch="batch_size" in given)
+    return _with_extras({**values, **given}, task, batch_given="batch_size" in given)
 
 
 def resume_config(run: RunDir, name: str, options: dict[str, Any], task: Task | None = None) -> RunConfig:
-    """Take the settings of the run to go on with; what decides its mathematics cannot be changed."""
+    """Return the config of a resumed run; settings that determine its result cannot be changed."""
     task = task or load(name)
     stored = make_config(read_toml(run.toml))
     given = _given({"sync": stored.sync, **options})
@@ -50,10 +50,10 @@ def resume_config(run: RunDir, name: str, options: dict[str, Any], task: Task | 
     if "epochs" in given and "steps" not in given:
         given["steps"] = 0
     scaled = {"lr": task.lr} if "lr_scaling" in given and "lr" not in given else {}
-    wanted = _with_extras({**stored.model_dump(), **scaled, **given}, task, own_batch="batch_size" in given)
+    wanted = _with_extras({**stored.model_dump(), **scaled, **given}, task, batch_given="batch_size" in given)
     deciding = ("engine", "workers", "threads", "device", "blas_threads")
     if any(getattr(stored, key) != getattr(wanted, key) for key in deciding):
-        wanted = wanted.model_copy(update={"chosen_blas_threads": 0})  # which was chosen for other shares of the cores
+        wanted = wanted.model_copy(update={"chosen_blas_threads": 0})  # chosen for another number of cores
     length = ("epochs", "steps")
     check(
         stored.lr_decay == "none" or all(getattr(stored, key) == getattr(wanted, key) for key in length),
@@ -68,7 +68,7 @@ def resume_config(run: RunDir, name: str, options: dict[str, Any], task: Task | 
 
 
 def newest_to_resume(out: Path, name: str) -> RunDir:
-    """Return the newest run of this task that has a checkpoint; one whose settings cannot be read is passed over."""
+    """Return the newest run with a checkpoint, of this task if there is one; unreadable runs are passed over."""
     with_checkpoint = [r for r in RunDir.all_in(out) if any(r.checkpoints.glob("step-*.safetensors"))]
     tasks = {run: task for run in with_checkpoint if (task := _task_of(run))}
     runs = list(tasks)
@@ -80,7 +80,7 @@ def newest_to_resume(out: Path, name: str) -> RunDir:
 
 
 def _task_of(run: RunDir) -> str:
-    """Return the task of a run, or nothing where its settings cannot be read."""
+    """Return the task of a run; empty, with a message, where its settings cannot be read."""
     try:
         task = read_toml(run.toml).get("task")
         check(isinstance(task, str), f"'{run.toml}' names no task")
@@ -91,13 +91,13 @@ def _task_of(run: RunDir) -> str:
 
 
 def absolute(name: str) -> str:
-    """Make the path of a task's file absolute, since ranks may start elsewhere."""
+    """Make the path of a task's file absolute, since ranks may start in another folder."""
     path, colon, variable = name.rpartition(":") if ".py:" in name else (name, "", "")
     return f"{os.path.abspath(path)}{colon}{variable}" if path.endswith(".py") else name
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """Return what was really given; inside mpiexec, its processes are the workers."""
+    """Return the options that are not None; inside mpiexec, its processes are the workers."""
     given = {key: value for key, value in options.items() if value is not None}
     outer = outer_world()
     servers = make_sync(str(given.get("sync", "allreduce"))).num_servers()
@@ -105,18 +105,18 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _engine(given: dict[str, Any]) -> str:
-    """Choose an engine by what else was asked for."""
+    """Choose an engine by the other options."""
     if given.get("ray_address"):
         return "ray"
     servers = make_sync(str(given.get("sync", "allreduce"))).num_servers()
     return "serial" if given.get("workers", 1) == 1 and servers == 0 else "mpi"
 
 
-def _with_extras(values: dict[str, Any], task: Task, *, own_batch: bool) -> RunConfig:
-    """Resolve the requests that are no settings of their own: a batch per worker, and a scaled learning rate."""
+def _with_extras(values: dict[str, Any], task: Task, *, batch_given: bool) -> RunConfig:
+    """Resolve the options that are no settings of a config: a batch per worker, and a scaled learning rate."""
     per_worker, scaling = values.pop("batch_per_worker", None), values.pop("lr_scaling", "none")
     if per_worker is not None:
-        check(not own_batch, "give --batch-size or --batch-per-worker, not both")
+        check(not batch_given, "give --batch-size or --batch-per-worker, not both")
         check(isinstance(per_worker, int) and per_worker >= 1, f"batch-per-worker must be at least 1, got {per_worker}")
         values["batch_size"] = per_worker * make_config({**values, "exact": False}).size
     return scale_lr(make_config(values), scaling, task.batch_size, values)

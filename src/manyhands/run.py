@@ -1,4 +1,4 @@
-"""From a request to a record: check everything, launch, bring back the record."""
+"""Run a request: check it completely, launch the workers, return the record."""
 
 import sys
 import time
@@ -36,7 +36,7 @@ from manyhands.training.watch import ignore as ignore
 
 
 def print_warning(sentence: str) -> None:
-    """Tell people what the record says too."""
+    """Print a warning, which the record contains too."""
     print(f"warning: {sentence}", file=sys.stderr)
 
 
@@ -67,42 +67,41 @@ def train(
     >>> record = train("mlp", observe=lambda pulse: print(pulse.step, pulse.loss))  # doctest: +SKIP
     """
     check_not_importing()
-    own = tasks.load(task) if isinstance(task, str) else task
-    name = task if isinstance(task, str) else name_of(task)
-    if not resume:
-        return execute(resolve(name, options, own), task=own, out=Path(out), observe=observe)
-    run = _run_to_resume(Path(out), name, resume)
-    return execute(resume_config(run, name, options, own), task=own, out=Path(out), observe=observe, resume=run)
+    name, task = (task, tasks.load(task)) if isinstance(task, str) else (name_of(task), task)
+    run = _run_to_resume(Path(out), name, resume) if resume else None
+    config = resume_config(run, name, options, task) if run else resolve(name, options, task)
+    return execute(config, task=task, out=Path(out), observe=observe, resume=run)
 
 
 def execute(
     config: RunConfig,
     *,
     out: Path,
-    task: Task | None = None,
+    task: Task,
     observe: Observer = ignore,
     resume: RunDir | None = None,
     keep_weights: bool = False,
-    started: Callable[[RunDir], None] = lambda run: None,
-    warn: Callable[[str], None] = print_warning,
 ) -> RunRecord:
-    """Check and run a config; the record is also in the run's folder."""
-    launcher, task, meter = launch.make(config.engine), task or tasks.load(config.task), CoreMeter()
+    """Check and run a config; return the record, which is also in the run's folder.
+
+    `keep_weights` keeps the weights after every step for `verify`, which needs no warnings: it explains differences.
+    """
+    launcher, meter = launch.make(config.engine), CoreMeter()
     launcher.check(config)
-    # Ranks that were started from outside meet here, before one that reads much data can keep others waiting.
+    # Ranks that were started from outside meet here, before one that reads much data keeps the others waiting.
     run = RunDir(Path(launcher.agree(str(resume.path if resume else out / new_id(config)))))
     data, replica, read_s, warnings = try_step(config, task)
-    if launcher.leads and not keep_weights:
-        _say_batch(config, len(data.train))
+    size, samples, explains = config.batch_size, len(data.train), launcher.leads and not keep_weights
+    if explains and size != "full" and size > samples:
+        _say(f"a batch of {size} is more than the {samples} training samples; every step takes all {samples}")
     config = with_chosen_threads(config, data, replica, meter, _say)
 
     def choose() -> str:
         return _checkpoint_to_resume(run, replica, Plan(config, data.train, 0, 1)) if resume else ""
 
     with opened(run, config, launcher, choose) as checkpoint:
-        started(run)
-        for sentence in warnings if launcher.leads else ():
-            warn(sentence)
+        for sentence in warnings if explains else ():
+            print_warning(sentence)
         job = Job(
             config,
             run,
@@ -119,7 +118,7 @@ def execute(
 
 @contextmanager
 def opened(run: RunDir, config: RunConfig, launcher: Launcher, choose: Callable[[], str] = lambda: "") -> Iterator[str]:
-    """Own the run's folder until the run has ended; yield the checkpoint to go on from, the same in every process."""
+    """Own the run's folder during the run; yield the checkpoint to resume from, the same in every process."""
     with ExitStack() as stack:
 
         def prepare() -> str:
@@ -133,35 +132,28 @@ def opened(run: RunDir, config: RunConfig, launcher: Launcher, choose: Callable[
 
 
 def decide(launcher: Launcher, choose: Callable[[], str]) -> str:
-    """Return what the process that leads chooses; where it refuses, the others leave with it."""
+    """Return the choice of the leading process to all processes; where it raises an error, all of them end."""
     return launcher.agree(choose() if launcher.leads else "")
 
 
-def _say_batch(config: RunConfig, samples: int) -> None:
-    """Say that a batch cannot be larger than the data."""
-    if config.batch_size != "full" and config.batch_size > samples:
-        largest = f"a batch of {config.batch_size} is more than the {samples} training samples"
-        _say(f"{largest}; every step takes all {samples}")
-
-
 class Ready(NamedTuple):
-    """What the checks have made already."""
+    """The data and the replica that the checks have made."""
 
     data: Dataset
     replica: Replica
     read_s: float
     warnings: Sequence[str] = ()
-    """Why the run will not give the answer of one worker, where it promises to."""
+    """Why the run will differ from that of one worker although the strategy is exact."""
 
 
 def preflight(config: RunConfig, task: Task | None = None) -> Ready:
-    """Find every bad request before any worker starts; return the data, and a replica that has tried a step."""
+    """Check the whole request before any worker starts; return the data, and a replica that has tried a step."""
     launch.make(config.engine).check(config)
     return try_step(config, task)
 
 
 def try_step(config: RunConfig, task: Task | None = None) -> Ready:
-    """Find what is wrong with the data or the model for so many workers, whatever processes were started."""
+    """Check data, model and strategy with a trial step in this process, whatever processes were started."""
     launcher, task = launch.make(config.engine), task or tasks.load(config.task)
     strategy = sync.make(config.sync)
     check_features(strategy, launcher.features, config.engine)
@@ -190,7 +182,7 @@ def try_step(config: RunConfig, task: Task | None = None) -> Ready:
 
 
 def _check_slices(config: RunConfig, replica: Replica, data: Dataset) -> None:
-    """Refuse what sharing a batch would break: shared random numbers, and statistics over a single row."""
+    """Refuse models that cannot share a batch: with shared random numbers, or statistics over a single row."""
     x, _ = data.train.batch(slice(0, min(2, len(data.train))), replica.params.dtype)
     x = x.to(replica.params.device)
     traits = traits_of(replica.module, x)
@@ -211,7 +203,7 @@ def _check_slices(config: RunConfig, replica: Replica, data: Dataset) -> None:
 
 
 def _smallest_slice(config: RunConfig, samples: int) -> int:
-    """Return the fewest rows, but none, that any worker or lane computes at once of a whole or a last batch."""
+    """Return the smallest number of rows above 0 that a worker or lane computes at once in an epoch."""
     size = samples if config.batch_size == "full" else min(config.batch_size, samples)
     parts = config.lanes if config.exact else config.size
     cuts = [cut(rows, parts, i) for rows in (size, samples % size) for i in range(parts)]
@@ -221,7 +213,7 @@ def _smallest_slice(config: RunConfig, samples: int) -> int:
 
 
 def _run_to_resume(out: Path, task: str, resume: bool | str) -> RunDir:
-    """Return the run to go on with: the one named, or the newest; rank 0's choice, where others see other files."""
+    """Return the run to resume: the one named, or the newest, as rank 0 sees the files."""
     outer = outer_world()
 
     def choose() -> str:
@@ -231,10 +223,16 @@ def _run_to_resume(out: Path, task: str, resume: bool | str) -> RunDir:
 
 
 def _checkpoint_to_resume(run: RunDir, replica: Replica, plan: Plan) -> str:
+    """Return the newest sound checkpoint; refuse a complete run, unless its weights are missing."""
     path, damaged = newest_sound(run.checkpoints)
     if path:
         check_fits(path, replica)
-    _check_unfinished(run, plan)
+    record = run.read_or_none()
+    check(
+        record is None or record.status != "complete" or plan.steps > record.steps or bool(record.weights_missing),
+        f"run '{run.path.name}' is complete: it has made its {record.steps if record else 0} steps; "
+        "raise --epochs or --steps to go on, or name another run with --resume-from",
+    )
     if path is None:
         why = f"all {len(damaged)} are damaged" if damaged else "there is none"
         raise UserError(f"run '{run.path.name}' has no checkpoint to resume from: {why}")
@@ -243,20 +241,10 @@ def _checkpoint_to_resume(run: RunDir, replica: Replica, plan: Plan) -> str:
     check_workers(path, plan.config.size)
     done = read_cursor(path).step
     check(
-        done <= plan.steps,  # where a run was killed after its last step, its record and weights are made from there
+        done <= plan.steps,  # a run that was killed after its last step still lacks record and weights
         f"run '{run.path.name}' is at step {done} already, beyond {plan.steps}; raise --epochs or --steps to go on",
     )
     return str(path.resolve())
-
-
-def _check_unfinished(run: RunDir, plan: Plan) -> None:
-    """Refuse to make the last steps of a run again, unless its weights are missing."""
-    record = run.read_or_none()
-    check(
-        record is None or record.status != "complete" or plan.steps > record.steps or bool(record.weights_missing),
-        f"run '{run.path.name}' is complete: it has made its {record.steps if record else 0} steps; "
-        "raise --epochs or --steps to go on, or name another run with --resume-from",
-    )
 
 
 def _say(sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""Spec strings: how people and tables name a strategy or a data source, such as `local-sgd:period=8`."""
+"""Spec strings, which name a strategy or a data source with its options, such as `local-sgd:period=8`."""
 
 import ast
 import dataclasses
@@ -8,21 +8,20 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from manyhands.config import LARGEST
-from manyhands.errors import UserError, check, shown, unknown
+from manyhands.errors import LARGEST, UserError, check, shown, unknown
 
 T = TypeVar("T")
 
 
 class Spec(NamedTuple):
-    """A name and its options, still as text."""
+    """A name and its options as text."""
 
     name: str
     options: dict[str, str]
 
 
 class Option(NamedTuple):
-    """What a user may want to know about one option."""
+    """The description of one option for users."""
 
     name: str
     kind: str
@@ -34,7 +33,7 @@ class Option(NamedTuple):
 
 
 def parse(text: str) -> Spec:
-    """Cut `name:key=value,key=value` into its parts."""
+    """Split `name:key=value,key=value` into its parts."""
     name, _, rest = text.partition(":")
     check(bool(name.strip()), f"'{text}' has no name; write name or name:key=value,key=value")
     options: dict[str, str] = {}
@@ -47,7 +46,7 @@ def parse(text: str) -> Spec:
 
 
 def convert(options: Mapping[str, str], types: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Turn option texts into values of the given types; unknown names and bad values are user errors."""
+    """Convert option texts to values of the given types; unknown names and bad values are user errors."""
     values: dict[str, Any] = {}
     for key, text in options.items():
         if key not in types:
@@ -59,19 +58,19 @@ def convert(options: Mapping[str, str], types: Mapping[str, Any], owner: str) ->
 
 
 def build(cls: type[T], options: Mapping[str, str], owner: str) -> T:
-    """Make a dataclass from option texts; its fields are the options."""
+    """Return a dataclass made from option texts; its fields are the options."""
     types = {f.name: hint for f, hint in _fields(cls)}
     return cls(**convert(options, types, owner))
 
 
 def describe(cls: type) -> list[Option]:
-    """List the options of a dataclass, with the docstring under each field as its help."""
+    """Return the options of a dataclass, with the docstring under each field as its help."""
     docs = _field_docs(cls)
     return [Option(f.name, _words(hint), _default(f), docs.get(f.name, "")) for f, hint in _fields(cls)]
 
 
 def with_field_docs(cls: type[T]) -> type[T]:
-    """Add the docstrings under a class's fields to its own, where `help()` shows them: Python itself drops them."""
+    """Add the docstrings under a class's fields to its own docstring, where `help()` shows them."""
     models = {name: field.description for name, field in getattr(cls, "model_fields", {}).items()}
     try:
         docs = models or _field_docs(cls)
@@ -83,7 +82,7 @@ def with_field_docs(cls: type[T]) -> type[T]:
 
 
 def _fields(cls: type) -> list[tuple[dataclasses.Field[Any], Any]]:
-    """Return the fields that are options, with their types; one that overrides a base's stands where it is written."""
+    """Return the fields that are options, with their types; an overriding field is listed where it is written."""
     hints, names = get_type_hints(cls), (name for c in reversed(cls.__mro__) for name in inspect.get_annotations(c))
     place = {name: i for i, name in enumerate(names)}
     return [(f, hints[f.name]) for f in sorted(dataclasses.fields(cls), key=lambda f: place[f.name]) if f.init]
@@ -96,7 +95,7 @@ def _default(f: dataclasses.Field[Any]) -> Any:
 
 
 def _field_docs(cls: type) -> dict[str, str]:
-    """Read the docstrings under the fields of a class and of those it derives from; Python itself drops them."""
+    """Parse the docstrings under the fields of a class and its bases from the source; Python drops them."""
     docs: dict[str, str] = {}
     for owner in reversed(cls.__mro__):
         if not dataclasses.is_dataclass(owner):
@@ -136,7 +135,7 @@ def _value(text: str, kind: Any, what: str) -> Any:
 
 
 def cut_list(text: str) -> list[str]:
-    """Cut a text at its commas; `ratio=0.01` goes on with the strategy before it."""
+    """Split a list of specs at its commas; a part such as `ratio=0.01` is an option of the spec before it."""
     parts: list[str] = []
     for part in text.split(","):
         if parts and "=" in part.partition(":")[0]:

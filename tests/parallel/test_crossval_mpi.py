@@ -11,7 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from manyhands.crossval import CrossvalRecord, cross_validate
+from manyhands.crossval.record import CrossvalRecord
+from manyhands.crossval.run import cross_validate
 from manyhands.launch.spawn import find_mpiexec
 
 TINY = Path(__file__).parents[1] / "conformance" / "tiny.py"

@@ -16,8 +16,7 @@ from manyhands.record.texts import NOTHING, count, duration, fixed, percent, tim
 from manyhands.report.tables.table import Column, Table, tabulate
 
 if TYPE_CHECKING:
-    from manyhands.crossval import CrossvalRecord, CrossvalTable
-    from manyhands.crossval.record import FoldScore
+    from manyhands.crossval.record import CrossvalRecord, CrossvalTable, FoldScore
     from manyhands.record import Pulse
 
 OPTIONS = {
@@ -68,8 +67,8 @@ def crossval(
     _check_table(wanted)
     if "eval_every" not in options:
         settings.pop("eval_every", None)  # every run's file has it
-    from manyhands.crossval import cross_validate  # imports torch: a bad request is refused before
-    from manyhands.crossval import tabulate as cross_validate_all
+    from manyhands.crossval.run import cross_validate  # imports torch: a bad request is refused before
+    from manyhands.crossval.run import tabulate as cross_validate_all
 
     given = wanted.model_dump(exclude={"table", "split_data"}, exclude_none=True)
     with run_bars(visible=leads()) as observer:
@@ -103,7 +102,7 @@ def _parts(p: "Pulse", models: int) -> list[BarText]:
 
 def _show(result: "CrossvalRecord | CrossvalTable", out: Path, *, as_json: bool) -> None:
     """Print the folds and notes for people, and the answer: a sentence or a table, or one JSON object."""
-    from manyhands.crossval import CrossvalRecord
+    from manyhands.crossval.record import CrossvalRecord
 
     if isinstance(result, CrossvalRecord):
         print_table(people, _folds_table(result))

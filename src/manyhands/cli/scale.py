@@ -17,7 +17,8 @@ from manyhands.cli.tables import print_table
 from manyhands.errors import check
 from manyhands.machine import facts
 from manyhands.record import SweepRecord
-from manyhands.record.texts import cell_name, rate
+from manyhands.record.labels import cell_name
+from manyhands.record.texts import rate
 from manyhands.scaling.defaults import BUDGET, SET_BY_SWEEP, THREADS, check_kind
 
 if TYPE_CHECKING:

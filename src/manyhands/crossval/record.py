@@ -1,6 +1,7 @@
-"""What came out of a cross-validation. Needs neither torch nor MPI."""
+"""The result of a cross-validation. Needs neither torch nor MPI."""
 
 import math
+import statistics
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -12,27 +13,25 @@ CONFIDENCE = 0.95
 
 
 class FoldScore(BaseModel):
-    """One fold: a model trained on the other folds and tested on this one."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """The score of one fold: of a model trained on the other folds and tested on this one."""
 
     node: int
     fold: int
     train_samples: int
     samples: int
-    """Samples in the fold, which this model never saw."""
+    """Samples of the fold, on which the model was not trained."""
     steps: int
     accuracy: float
     loss: float
     seconds: float
-    """What its training took; of folds trained as one batched model, an equal share."""
+    """Training time; an equal share for folds trained as one batched model."""
     stacked: bool
-    """Whether it was trained as one of a batch of models."""
+    """Whether it was trained in a batched model."""
     weights_sha256: str
 
 
 class HoldOut(BaseModel):
-    """The mean of all models' weights, tested on samples that no fold ever saw."""
+    """The mean of all models' weights, tested on the test split, which no fold contains."""
 
     accuracy: float
     loss: float
@@ -58,40 +57,40 @@ class CrossvalRecord(BaseModel):
     workers: int
     num_folds: int
     nodes: int
-    """Nodes that the data was cut over; 0 where it was not cut."""
+    """Nodes over which the data was split; 0 if it was not."""
     folds: list[FoldScore]
     accuracy: float
     """Mean over the folds."""
     interval: float | None
-    """Half the width of the 95 % interval of the mean accuracy (Student's t over the folds)."""
+    """Half the width of the 95 % confidence interval of the mean accuracy (Student's t over the folds)."""
     loss: float
     hold_out: HoldOut | None = None
-    """The averaged model on the test split, where the data was cut over nodes."""
+    """The averaged model on the test split, where the data was split over nodes."""
     total_s: float
-    """From when every worker has the data and can begin to when the last is done."""
+    """Seconds from when every worker has the data to when the last one is done."""
     wall_s: float
-    """The same with starting the workers and reading the data."""
+    """`total_s` with start-up of the workers and reading the data."""
     longest_node_s: float
-    """Training time of the slowest node: what it would take if every node had a worker of its own."""
+    """Training time of the slowest node: the duration if every node had its own worker."""
     baseline_s: float | None = None
-    """Time of one worker (and one node) for the same."""
+    """`total_s` of one worker (and one node) for the same folds."""
     speed_up: float | None = None
     improvement_pct: float | None = None
     """The paper's performance improvement, (T1 - Tn) / T1 x 100."""
     longest_node_improvement_pct: float | None = None
     """The same with the time of the slowest node as Tn."""
     warnings: list[str] = []
-    """Why folds that several workers train together have not the weights of one worker."""
+    """Why folds that several workers train together differ from those of one worker."""
     bit_equal: bool | None = None
-    """Whether every fold's accuracy, loss and weights are those of one worker, to the last bit."""
+    """Whether accuracy, loss and weights of every fold are bit-equal to those of one worker."""
     max_loss_difference: float | None = None
-    """Largest difference of a fold's loss to that of one worker, relative to it."""
+    """Largest relative difference of a fold's loss from that of one worker."""
     hardware: dict[str, Any]
     versions: dict[str, str]
     config: RunConfig
 
     def against(self, baseline: "CrossvalRecord") -> "CrossvalRecord":
-        """Add what a comparison with one worker's record says; the scores only where the folds are the same."""
+        """Return the record with its comparison to one worker's; of scores only where the folds are the same."""
         update: dict[str, Any] = {
             "baseline_s": baseline.total_s,
             "speed_up": baseline.total_s / self.total_s,
@@ -99,16 +98,15 @@ class CrossvalRecord(BaseModel):
             "longest_node_improvement_pct": improvement(baseline.longest_node_s, self.longest_node_s),
         }
         if len(self.folds) == len(baseline.folds):
+            scores = {"accuracy", "loss", "weights_sha256"}
             pairs = list(zip(self.folds, baseline.folds, strict=True))
-            update["bit_equal"] = all(_bits(own) == _bits(other) for own, other in pairs)
-            update["max_loss_difference"] = max(
-                abs(own.loss - other.loss) / max(abs(other.loss), 1e-300) for own, other in pairs
-            )
+            update["bit_equal"] = all(a.model_dump(include=scores) == b.model_dump(include=scores) for a, b in pairs)
+            update["max_loss_difference"] = max(abs(a.loss - b.loss) / max(abs(b.loss), 1e-300) for a, b in pairs)
         return self.model_copy(update=update)
 
 
 class CrossvalTable(BaseModel):
-    """Cross-validations over numbers of nodes and folds; the first number of nodes is what the others are held to."""
+    """Cross-validations over numbers of nodes and folds; the first number of nodes is the baseline of the others."""
 
     id: str
     nodes: list[int]
@@ -122,16 +120,8 @@ def improvement(one_s: float, many_s: float) -> float:
 
 
 def half_interval(values: list[float]) -> float | None:
-    """Return half the width of the 95 % interval of the mean; one value has none."""
+    """Return half the width of the 95 % confidence interval of the mean; None for a single value."""
     from scipy.stats import t  # takes a second to import
 
     n = len(values)
-    if n < 2:
-        return None
-    mean = sum(values) / n
-    variance = sum((v - mean) ** 2 for v in values) / (n - 1)
-    return float(t.ppf((1 + CONFIDENCE) / 2, n - 1)) * math.sqrt(variance / n)
-
-
-def _bits(score: FoldScore) -> tuple[float, float, str]:
-    return score.accuracy, score.loss, score.weights_sha256
+    return float(t.ppf((1 + CONFIDENCE) / 2, n - 1)) * statistics.stdev(values) / math.sqrt(n) if n > 1 else None

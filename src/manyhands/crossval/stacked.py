@@ -1,8 +1,8 @@
-"""Train the folds of a worker as one batched model: the same scores as one after the other, to round-off."""
+"""Train the folds of a worker as one batched model: equal to training them in turn, up to round-off."""
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from manyhands.comm.self_ import SelfComm
 from manyhands.config import RunConfig
-from manyhands.crossval.progress import StackWatch
 from manyhands.crossval.units import Unit
 from manyhands.data import Dataset, Split
 from manyhands.errors import Diverged
@@ -24,12 +23,14 @@ from manyhands.training.evaluate import evaluate
 from manyhands.training.journal import pulse_of
 from manyhands.training.meter import TimeSplit
 from manyhands.training.plan import Plan
+from manyhands.training.watch import Watch
 
 INTERVAL_S = 0.25
+"""Seconds between two reports of progress."""
 
 
 class TrainedFold(NamedTuple):
-    """One model of the stack, trained and tested."""
+    """One trained model of the stack, and its test score."""
 
     module: nn.Module
     loss: float
@@ -37,17 +38,8 @@ class TrainedFold(NamedTuple):
     steps: int
 
 
-class _Epoch(NamedTuple):
-    """The samples of all models in the order of one epoch; a shorter row is padded at its end."""
-
-    rows: Tensor
-    """(models, samples) rows of the data."""
-    weights: Tensor
-    """(models, samples) each sample's share in the mean over its batch; 0 for padding."""
-
-
 def plans_of(units: Sequence[Unit], config: RunConfig, train: Split) -> list[Plan]:
-    """Return the plan of each model, trained alone."""
+    """Return the training plan of each model, as for one worker."""
     return [Plan(config, train.rows(unit.train), 0, 1) for unit in units]
 
 
@@ -57,68 +49,59 @@ def train_stacked(
     config: RunConfig,
     data: Dataset,
     device: torch.device,
-    watch: StackWatch,
+    watch: Watch,
     *,
     longest: int,
 ) -> list[TrainedFold] | None:
-    """Train models that make as many steps per epoch; None where the network must be trained in turn.
+    """Train models that have the same number of steps per epoch; None where the network cannot be batched.
 
-    All are padded to the `longest` that makes so many steps, here or on another worker: the number of rows in a
-    product decides its last bits.
+    All are padded to the `longest` with that number of steps, on this or another worker, because the number of rows in
+    a matrix product affects its last bits.
     """
     plans = plans_of(units, config, data.train)
-    assert len({plan.steps_per_epoch for plan in plans}) == 1, "stacked models step together"
+    assert len({plan.steps_per_epoch for plan in plans}) == 1, "stacked models have the same steps"
     models = make_stack(task, config, data, device, (unit.of(data) for unit in units))
     if models is None:
         return None
     width = longest if config.batch_size == "full" else min(config.batch_size, longest)
     if 0 < config.micro_batch < width and not isinstance(models, FusedStack):
-        return None  # random layers draw by the row's place in the batch, which a stack takes whole
-    steps = _train(models, plans, units, config, data, watch, longest=longest, width=width)
+        return None  # random layers draw by a row's position in the whole batch
+    plan, split = plans[0], replace(data.train, copies=1)
+    begun = shown = time.perf_counter()
+    losses: list[Tensor] = []
+    for step in range(plan.steps):
+        watch.at(step)
+        epoch, batch = divmod(step, plan.steps_per_epoch)
+        if batch == 0:
+            rows, weights = _epoch(plans, units, epoch, longest, models.params)
+        columns, size = slice(batch * width, (batch + 1) * width), config.micro_batch or width
+        pieces = zip(*(torch.split(part[:, columns], size, dim=1) for part in (rows, weights)), strict=True)
+        losses.append(_forward_backward(models, split, pieces, mix_key(config.seed, step)))
+        models.update.scale = plan.schedule.scale(step)
+        models.apply()
+        now = time.perf_counter()
+        if now - shown > INTERVAL_S or plan.ends_epoch(step):
+            shown = now
+            mean = _mean_loss(losses, units, step)
+            watch.pulse(_pulse(plan, step + 1, mean, now - begun, len(units)))
+            if watch.stop_asked():
+                break
     loss = loss_of(task)
     trained = []
-    for i, unit in enumerate(units):
-        test_loss, accuracy = evaluate(models.modules[i], unit.of(data).test, loss, SelfComm(), config.top)
-        _check_finite(test_loss, unit, steps)
-        trained.append(TrainedFold(models.modules[i], test_loss, accuracy, steps))
+    for module, unit in zip(models.modules, units, strict=True):
+        test_loss, accuracy = evaluate(module, unit.of(data).test, loss, SelfComm(), config.top)
+        _check_finite(test_loss, unit, step + 1)
+        trained.append(TrainedFold(module, test_loss, accuracy, step + 1))
     return trained
 
 
-def _train(
-    models: Stack,
-    plans: Sequence[Plan],
-    units: Sequence[Unit],
-    config: RunConfig,
-    data: Dataset,
-    watch: StackWatch,
-    *,
-    longest: int,
-    width: int,
-) -> int:
-    """Make all steps, or those until the user wants to stop; return how many."""
-    plan, rows = plans[0], replace(data.train, copies=1)
-    begun = shown = time.perf_counter()
-    losses: list[Tensor] = []
-    for number in range(plan.epochs):
-        epoch = _epoch(plans, units, number, longest, models.params)
-        for step in plan.steps_of_epoch(number * plan.steps_per_epoch):
-            watch.at(step)
-            start = step % plan.steps_per_epoch * width
-            pieces = _pieces(epoch, start, start + width, config.micro_batch or width)
-            losses.append(_forward_backward(models, rows, pieces, mix_key(config.seed, step)))
-            models.update.scale = plan.schedule.scale(step)
-            models.apply()
-            now = time.perf_counter()
-            if now - shown > INTERVAL_S or plan.ends_epoch(step):
-                shown = now
-                mean = _agree(losses, units, step)
-                watch.pulse(_pulse(plan, step + 1, mean, now - begun, len(units)))
-                if watch.stop_asked():
-                    return step + 1
-    return plan.steps
+def _epoch(
+    plans: Sequence[Plan], units: Sequence[Unit], epoch: int, longest: int, like: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return (models, longest) rows of the data in the epoch's order, and each row's weight in the mean of its batch.
 
-
-def _epoch(plans: Sequence[Plan], units: Sequence[Unit], epoch: int, longest: int, like: Tensor) -> _Epoch:
+    The weight of padding, at the end of shorter rows, is 0.
+    """
     rows = torch.zeros(len(plans), longest, dtype=torch.int64)
     weights = torch.zeros(len(plans), longest, dtype=like.dtype)
     for i, (plan, unit) in enumerate(zip(plans, units, strict=True)):
@@ -129,38 +112,31 @@ def _epoch(plans: Sequence[Plan], units: Sequence[Unit], epoch: int, longest: in
             rows[i, start:stop] = unit.train[order % len(unit.train)]
             weights[i, start:stop] = 1 / len(order)
             start = stop
-    return _Epoch(rows.to(like.device), weights.to(like.device))
+    return rows.to(like.device), weights.to(like.device)
 
 
-def _pieces(epoch: _Epoch, start: int, stop: int, width: int) -> Iterator[_Epoch]:
-    stop = min(stop, epoch.rows.shape[1])
-    for a in range(start, stop, width):
-        b = min(a + width, stop)
-        yield _Epoch(epoch.rows[:, a:b], epoch.weights[:, a:b])
-
-
-def _forward_backward(models: Stack, split: Split, pieces: Iterator[_Epoch], key: int) -> Tensor:
-    """Leave in `grads` the sum over the pieces of a batch; return each model's loss."""
+def _forward_backward(models: Stack, split: Split, pieces: Iterable[tuple[Tensor, ...]], key: int) -> Tensor:
+    """Set `models.grads` to the sum over the pieces of a batch; return each model's loss."""
     total, losses = None, None
     for rows, weights in pieces:
         if losses is not None:
             total = models.grads.clone() if total is None else total.add_(models.grads)
         x, y = split.batch(rows.reshape(-1), models.params.dtype)
-        found = models.forward_backward(x.view(*rows.shape, *x.shape[1:]), y.view(rows.shape), weights, key)
-        losses = found if losses is None else losses + found
+        loss = models.forward_backward(x.view(*rows.shape, *x.shape[1:]), y.view(rows.shape), weights, key)
+        losses = loss if losses is None else losses + loss
     if total is not None:
         models.grads.add_(total)
     assert losses is not None, "a batch has at least one piece"
     return losses
 
 
-def _agree(losses: list[Tensor], units: Sequence[Unit], step: int) -> float:
-    """Look at the losses since the last time; return their mean."""
-    found = torch.stack(losses).double().cpu()
+def _mean_loss(losses: list[Tensor], units: Sequence[Unit], step: int) -> float:
+    """Return the mean of the losses and clear their list; raise an error if a model's loss is not finite."""
+    by_model = torch.stack(losses).double().cpu()
     losses.clear()
-    for unit, loss in zip(units, found.sum(0).tolist(), strict=True):
+    for unit, loss in zip(units, by_model.sum(0).tolist(), strict=True):
         _check_finite(loss, unit, step + 1)
-    return float(found.mean())
+    return float(by_model.mean())
 
 
 def _check_finite(loss: float, unit: Unit, step: int) -> None:
@@ -169,7 +145,7 @@ def _check_finite(loss: float, unit: Unit, step: int) -> None:
 
 
 def _pulse(plan: Plan, step: int, loss: float, seconds: float, models: int) -> Pulse:
-    """Count the steps of all models, as if they had been trained in turn."""
+    """Return the progress of all models together, as if they had been trained in turn."""
     pulse = pulse_of(plan, step, loss, None, TimeSplit(train_s=seconds))
-    every = {"step": models * step, "steps": models * plan.steps, "samples_per_s": models * pulse.samples_per_s}
-    return pulse.model_copy(update={**every, "eta_s": 0.0})
+    total = {"step": models * step, "steps": models * plan.steps, "samples_per_s": models * pulse.samples_per_s}
+    return pulse.model_copy(update={**total, "eta_s": 0.0})

@@ -1,4 +1,4 @@
-"""What came out: of a run, of a sweep, of a profile. Needs neither torch nor MPI."""
+"""Records: the results of runs, sweeps, profiles and predictions, and their store. Needs neither torch nor MPI."""
 
 from typing import TYPE_CHECKING
 

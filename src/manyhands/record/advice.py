@@ -1,38 +1,34 @@
-"""What `manyhands advise` found: how to reach an accuracy soonest, and why. Needs neither torch nor MPI."""
+"""The result of `manyhands advise`: how to reach an accuracy soonest, and why. Needs neither torch nor MPI."""
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from manyhands.record.simulation import Estimate
 from manyhands.record.store import Folder
 
 
 class TargetTraining(BaseModel):
-    """A training in one process that was followed until it reached the accuracy, or was given up."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """One training in a single process, until it reached the target accuracy or was given up."""
 
     sync: str
     workers: int
-    """Whose weights it has: with an exact strategy any number has those of one."""
+    """Number of workers whose weights were computed; with an exact strategy they are those of one worker."""
     batch_size: int
     lr: float
     warmup: float
     seed: int
     steps: int | None
-    """After which the accuracy was there; None where it was given up."""
+    """Steps to the target accuracy; None if the training was given up."""
     made: int
-    """Steps that were made."""
+    """Steps that were trained."""
     epochs: float
     accuracy: float
-    """The best that was seen."""
+    """Best accuracy of all evaluations."""
 
 
 class AdviceRow(BaseModel):
-    """One way to the accuracy. The milliseconds are of a step, on average over the workers."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """One configuration that reaches the accuracy. The batch is global; milliseconds are means of a step."""
 
     engine: str
     sync: str
@@ -40,96 +36,86 @@ class AdviceRow(BaseModel):
     servers: int = 0
     nodes: int
     batch_size: int
-    """The global batch."""
     lr: float
     warmup: float
-    """Epochs."""
+    """Epochs of warm-up."""
     steps: Estimate
-    """Until the accuracy is reached."""
+    """Steps to the target accuracy."""
     steps_from: Literal["training", "noise scale"]
-    """Whether somebody trained so, or the noise of the gradient tells the steps."""
+    """Whether `steps` comes from a training or is derived from the gradient noise scale."""
     samples_factor: float
-    """How many times the samples that one worker with the task's own batch needs."""
+    """Training samples needed, relative to one worker with the task's own batch."""
     step_ms: Estimate
     compute_ms: float
-    """Forward and backward."""
     serial_ms: float
-    """What every worker repeats."""
     comm_ms: float
     wait_ms: float
     time_s: Estimate
-    """Of the training; to start, read and test comes on top."""
+    """Training time, without start-up, reading the data and testing."""
     speed_up: Estimate
-    """Against one worker with the task's own batch: how many times sooner the accuracy is reached."""
+    """Time to the accuracy of one worker with the task's own batch, over the time of this configuration."""
     efficiency: Estimate
     cost: Estimate | None = None
-    """Of the whole training, where the cluster has a price."""
+    """Cost of the whole training; None where the cluster has no price."""
     reasons: list[str] = []
     command: str = ""
-    """What to type."""
 
     @property
     def exchange(self) -> float:
-        """The share of a step that goes to communication and waiting."""
+        """Share of a step that is communication and waiting."""
         return (self.comm_ms + self.wait_ms) / self.step_ms.value
 
 
 class AdvicePoint(BaseModel):
-    """One of all the ways that were looked at, in short and without intervals."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """One considered configuration, without intervals; fields as in `AdviceRow`."""
 
     engine: str
     sync: str
     workers: int
     batch_size: int
-    """The global batch."""
     steps: float
-    """Until the accuracy is reached."""
     step_ms: float
     time_s: float
     efficiency: float
     cost: float | None = None
     trained: bool
-    """Whether somebody trained so; if not, the noise of the gradient tells the steps."""
+    """Whether `steps` comes from a training; otherwise from the gradient noise scale."""
 
 
 class AdviceRecord(BaseModel):
-    """One piece of advice."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """The answer to one request for advice."""
 
     id: str = ""
     status: Literal["complete", "interrupted"] = "complete"
-    """Interrupted: some trainings that should have been made were not."""
+    """Interrupted: not all planned trainings were run."""
     task: str
     command: str
-    """What to type to ask again."""
+    """The command line that asks again."""
     made: str
     wall_s: float
     target_accuracy: float
     cluster: str
-    """A ready one's name, a file, or `this host`."""
+    """Name of a built-in cluster, a file, or `this host`."""
     currency: str = ""
     max_cost: float | None = None
     considered: int
-    """Combinations of engine, strategy, workers and batch."""
+    """Number of combinations of engine, strategy, workers and batch."""
     looked_at: list[AdvicePoint] = []
-    """Those of which the steps are known, the soonest first; also what costs too much."""
+    """Combinations whose number of steps is known, the soonest first, including those that cost too much."""
     alone: AdviceRow
     """One worker with the task's own batch."""
     best: list[AdviceRow]
-    """At most three, the soonest first; of each engine and number of workers, only its best strategy and batch."""
+    """At most three, the soonest first; the best strategy and batch for each engine and number of workers."""
     critical_batch: float | None
-    """The noise scale of the gradient, in samples; None where it is only known to be more than its lower end."""
+    """Gradient noise scale in samples; None where only its lower bound is known."""
     critical_low: float
     critical_high: float | None
     noise: str
-    """The same in a sentence."""
+    """The noise scale in a sentence."""
     next: list[str]
-    """What keeps the best from being better."""
+    """What limits the best configuration."""
     doubts: list[str] = []
-    """What was seen that makes it less sure, such as a seed that did not get there."""
+    """Observations that make the advice less certain, such as a seed that missed the accuracy."""
     measured: list[str]
     assumed: list[str]
     trainings: list[TargetTraining]
@@ -139,11 +125,5 @@ class AdviceRecord(BaseModel):
     versions: dict[str, str]
 
 
-class AdviceDir(Folder[AdviceRecord]):
+class AdviceDir(Folder[AdviceRecord], kind="advice", record=AdviceRecord, name="advice"):
     """The folder of one piece of advice."""
-
-    kind = "advice"
-    record_name = "advice"
-    record_class = AdviceRecord
-    record_file = "advice.json"
-    dated_by = (record_file,)

@@ -1,21 +1,19 @@
-"""What a machine takes for steps and exchanges, as `manyhands calibrate` measured it. Needs neither torch nor MPI."""
+"""Times of steps and exchanges on one machine, measured by `manyhands calibrate`. Needs neither torch nor MPI."""
 
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from manyhands.errors import UserError, check
 from manyhands.record.run import Others
 
 DECIDE_TIMES = ("python", "torch", "numpy", "mpi4py", "mpich")
-"""Packages whose other version may make other times."""
+"""Packages whose version affects the times."""
 
 
 class RowTimes(BaseModel):
-    """Steps of one worker with so many rows, in the order in which they were made."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """Times of one worker's steps with `rows` rows each, in the order in which they were measured."""
 
     rows: int = Field(ge=1)
     compute_ms: list[float] = Field(min_length=1)
@@ -23,168 +21,154 @@ class RowTimes(BaseModel):
     serial_ms: list[float] = Field(min_length=1)
     """The optimiser's step and the loop around it, of the same steps."""
     block: int = Field(default=1, ge=1)
-    """Steps that followed each other; between two such blocks other things were measured."""
+    """Number of consecutive steps in a block; between two blocks something else was measured."""
     disturbed_pct: float = 0.0
-    """Of the steps, those in which another program took the core, as far as the system tells."""
+    """Percentage of the steps in which another program took the core, as far as the system tells."""
 
 
 class TaskCosts(BaseModel):
-    """What a step of a task takes one worker alone, with one thread in its matrix products."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """Step times of one worker alone, with one thread in its matrix products."""
 
     task: str
     parameters: int
     weight_bytes: int
-    """Of all parameters, which is what is exchanged."""
+    """Bytes of all parameters."""
     samples: int
-    """Training samples."""
     batch_size: int
     """The task's own global batch."""
     piece_rows: int = Field(default=0, ge=0)
-    """Rows that are computed at once, piece after piece; 0 for all of a worker's."""
+    """Rows of a micro-batch; 0 where a worker computes all its rows at once."""
     flops_per_row: float = Field(ge=0)
     """Floating-point operations of a forward and backward pass, in products of matrices and convolutions."""
     pass_operations: int = Field(ge=0)
-    """Operations to gather a piece and pass over it; for each, Python gives its lock away and wants it back."""
+    """Operations of a forward and backward pass over a micro-batch; each releases and re-acquires Python's lock."""
     update_operations: int = Field(ge=0)
-    """The same for the optimiser's step."""
+    """Operations of the optimiser's step."""
     made: str
-    """When it was measured."""
     points: list[RowTimes] = Field(min_length=1)
-    """The fewest rows first."""
+    """By increasing number of rows."""
     update_share: float = Field(default=1.0, ge=0, le=1)
-    """Of `serial_ms`, the optimiser's step; the rest is the loop, which every worker has, whoever makes that step."""
+    """Share of `serial_ms` that is the optimiser's step; the rest is the training loop, which every worker has."""
     touch_ms: list[float] = Field(min_length=1)
-    """Going once through all gradients with one thread, as a strategy does that scales or adds, each time."""
+    """Times of one pass over all gradients with one thread, as in scaling or adding them."""
 
 
 class CallTimes(BaseModel):
-    """One call of a comm, with one number of ranks and bytes, made again and again."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """Repeated times of one call of a comm, with a fixed number of ranks and bytes."""
 
     call: str
-    """As the comm names it, such as all-reduce; `send` is half of a ping-pong, `stream` a burst of messages one way."""
+    """The comm's name of the call, such as all-reduce; `send` is half a ping-pong, `stream` a one-way burst."""
     ranks: int = Field(ge=2)
     num_bytes: int = Field(ge=0)
-    """Of the tensor that was passed to the call."""
+    """Bytes of the tensor passed to the call."""
     us: list[float] = Field(min_length=1)
-    """Microseconds from when the last rank began the call until the last was done, each time."""
+    """Microseconds of each call, from when the last rank entered it to when the last rank left."""
 
 
 class CommCosts(BaseModel):
-    """What calls take between ranks of this host, or of several, and what α, β and γ fit them best."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """Times of calls between ranks on one host or on several, and the α, β and γ fitted to them."""
 
     engine: str
     made: str
     ranks: int = Field(ge=2)
-    """The most that were measured."""
+    """Largest number of ranks measured."""
     hosts: int = Field(default=1, ge=1)
-    """The hosts that the most ranks were on: one that they shared, or one for each."""
+    """Hosts of the largest measurement: 1 if all ranks shared it, otherwise one per rank."""
     model: Literal["messages", "mpich", "mpich-hosts", "slices"]
-    """Whose formulas were fitted: of ranks that send messages, by whichever algorithm is the cheapest or by those that
-    MPICH takes, on one host or between hosts, or of threads that each work on a slice in shared memory."""
+    """The fitted formulas: `messages`, by the cheapest algorithm; `mpich` and `mpich-hosts`, by the algorithms that
+    MPICH chooses on one host or between hosts; `slices`, by threads that each reduce a slice of shared memory."""
     latency_us: float = Field(ge=0)
-    """α: of an empty message; with slices, of a barrier of two threads."""
+    """α: time of an empty message; with slices, of a barrier of two threads."""
     gigabyte_per_s: float = Field(gt=0)
-    """1/β: of a large message; with slices, of a copy."""
+    """1/β: bandwidth of a large message; with slices, of a copy."""
     reduce_gigabyte_per_s: float = Field(gt=0)
-    """1/γ: of adding one tensor to another."""
+    """1/γ: bandwidth of adding one tensor to another."""
     overhead_us: float = Field(ge=0)
-    """Of α, for how long a message keeps its ports from the next."""
+    """The part of α in which a message keeps sender and receiver from their next message."""
     duplex: Literal["full", "half"]
-    """Whether messages in both directions at once take no longer than one; whichever fits better."""
+    """Whether simultaneous messages in both directions take as long as one (full) or as two; the better fit."""
     error_pct: float
-    """By how much the fit is off, in the median over the points, of threads those of two; predictions for this host
-    begin at the points."""
+    """Median relative error of the fit over the points; of engine threads, over those of two threads. Predictions for
+    this host start from the points themselves."""
     points: list[CallTimes] = Field(min_length=1)
 
     @property
     def apart(self) -> bool:
-        """Whether every rank had a host of its own."""
+        """Whether every rank had a host to itself."""
         return self.hosts > 1
 
 
 class Contention(BaseModel):
-    """Steps of several workers that compute at the same time, on the host that they share or on one each."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """Steps of several workers that compute at the same time, on a shared host or on one host each."""
 
     engine: str
     task: str
     ranks: int = Field(ge=2)
     hosts: int = Field(default=1, ge=1)
     rows: int = Field(ge=1)
-    """Of each worker."""
+    """Rows of each worker."""
     compute_factor: float
-    """How many times as long the forward and backward pass takes as alone."""
+    """Time of the forward and backward pass, relative to one worker alone."""
     times: RowTimes
-    """The steps of all these workers, each of which follows an exchange."""
+    """Steps of all workers, each after an exchange."""
     silent: RowTimes
-    """Steps that they make at the same time, each for itself: what sharing the host costs, and nothing else."""
+    """Steps of all workers without exchanges: the cost of sharing the host alone."""
     exchanges: list[CallTimes] = []
-    """Calls with the task's gradients or weights in the middle of such steps, where caches are as in a run; of one
-    number of rows only."""
+    """Calls with the task's gradients or weights between the steps, with caches as in a run; measured for one number
+    of rows only."""
 
 
 class CoreTimes(BaseModel):
-    """What an operation takes by the number of cores that are busy with it: of bare threads, not of workers."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """Times of operations by the number of busy cores, measured with bare threads instead of workers."""
 
     compute_us: dict[int, list[float]] = Field(min_length=1)
-    """A product of matrices, which keeps a core busy: of every thread, several times, the quickest first. Two virtual
-    cores may be one real one for a while, which makes them slow; the more are busy, the likelier that is."""
+    """A matrix product, which is limited by the core: several times per thread, in increasing order. Two virtual cores
+    that share a physical one are slower; the more cores are busy, the likelier that is."""
     compute_flops: float = Field(gt=0)
-    """Of that product."""
+    """Floating-point operations of the matrix product."""
     memory_us: dict[int, float] = Field(min_length=1)
-    """Going through more memory than any cache holds."""
+    """A pass over more memory than any cache holds."""
     lock_us: dict[int, float] = Field(min_length=1)
-    """An operation that takes no time but to get the interpreter's lock back, over all threads together."""
+    """An operation whose only cost is to re-acquire the interpreter's lock, over all threads together."""
 
 
 class Calibration(BaseModel):
-    """All that was measured on one machine."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """All measurements of one machine."""
 
     machine: str
     """Host, processor and cores."""
     made: str
-    """When the newest part was measured."""
+    """Time of the newest measurement."""
     hardware: dict[str, Any]
     versions: dict[str, str]
     tasks: dict[str, TaskCosts] = {}
-    """By the task's name; that of an own task is its file's whole path."""
+    """By the task's name; for a user's task, by its file's absolute path."""
     comms: dict[str, CommCosts] = {}
     """By the engine's name."""
     contention: list[Contention] = []
     cores: CoreTimes
     others: Others | None = None
-    """What other programs used of the cores while the newest part was measured, in the worst of its launches."""
+    """Use of the cores by other programs in the most disturbed launch of the newest measurement."""
 
     def crowd(self, engine: str, task: str) -> list[Contention]:
-        """Return what was measured of several of a task's workers at the same time."""
-        return [each for each in self.contention if (each.engine, each.task) == (engine, task)]
+        """Return the measurements of several workers at the same time, for one engine and task."""
+        return [row for row in self.contention if (row.engine, row.task) == (engine, task)]
 
     def engines(self, task: str) -> list[str]:
-        """Return the engines whose calls were measured, and with which workers of a task were."""
+        """Return the engines for which both calls and workers of the task were measured."""
         return [engine for engine in self.comms if self.crowd(engine, task)]
 
     def joined(self, newer: "Calibration") -> "Calibration":
-        """Return this one with what a newer one has measured, which replaces what it measured again.
+        """Return this calibration updated with a newer one, whose measurements replace those of the same kind.
 
-        Of an engine whose ranks were on one host before and are on several now, or the other way round, nothing stays.
+        Of an engine whose ranks moved from one host to several, or back, nothing old is kept.
         """
-        again = {(each.engine, each.task) for each in newer.contention}
+        again = {(row.engine, row.task) for row in newer.contention}
         apart = {engine: costs.apart for engine, costs in newer.comms.items()}
         kept = [
-            each
-            for each in self.contention
-            if (each.engine, each.task) not in again and apart.get(each.engine, each.hosts > 1) == (each.hosts > 1)
+            row
+            for row in self.contention
+            if (row.engine, row.task) not in again and apart.get(row.engine, row.hosts > 1) == (row.hosts > 1)
         ]
         return newer.model_copy(
             update={
@@ -201,24 +185,25 @@ def machine_name(hardware: dict[str, Any]) -> str:
 
 
 def read_calibration(path: Path, task: str, engine: str = "", *, named: bool = False) -> Calibration:
-    """Read a machine's calibration, which must have this task and engine; if not, say what to type.
+    """Return a machine's calibration; where it lacks `task` or `engine`, raise an error that names the command to run.
 
-    `named` tells that the user named the file, and must do so again.
+    `named` says that the user chose the file, so that the command must name it too.
     """
-    found = open_calibration(path)
+    calibration = open_calibration(path)
     typed = f"manyhands calibrate {task}{f' --calibration {path}' if named else ''}"
-    if found is None:
+    if calibration is None:
         raise UserError(f"this machine is not calibrated: there is no '{path}'; run '{typed}', which takes a minute")
-    check(task in found.tasks, f"task '{task}' is not calibrated in '{path}'; run '{typed}', which takes a minute")
-    if engine:
-        measured = engine in found.comms and bool(found.crowd(engine, task))
-        again = f"{typed} --engines {engine}"
-        check(measured, f"engine {engine} is not calibrated with task '{task}' in '{path}'; run '{again}'")
-    return found
+    known = task in calibration.tasks
+    check(known, f"task '{task}' is not calibrated in '{path}'; run '{typed}', which takes a minute")
+    check(
+        not engine or engine in calibration.engines(task),
+        f"engine {engine} is not calibrated with task '{task}' in '{path}'; run '{typed} --engines {engine}'",
+    )
+    return calibration
 
 
 def open_calibration(path: Path) -> Calibration | None:
-    """Read a calibration, or return None where there is no file; a damaged one is an error in one sentence."""
+    """Return the calibration in a file, or None where there is no file; a damaged one is a user error."""
     try:
         return Calibration.model_validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -232,11 +217,11 @@ def open_calibration(path: Path) -> Calibration | None:
 
 
 def differences(calibration: Calibration, hardware: dict[str, Any], versions: dict[str, str]) -> list[str]:
-    """Say in a sentence each how this machine and its software differ from what was calibrated."""
-    said = []
+    """Return a sentence for each difference of this machine and its software from the calibrated one."""
+    sentences = []
     here = machine_name(hardware)
     if here != calibration.machine:
-        said.append(f"the calibration is of another machine: it is of {calibration.machine}, this is {here}")
+        sentences.append(f"the calibration is of another machine: it is of {calibration.machine}, this is {here}")
     before = calibration.versions
     changed = [
         f"{name} {before.get(name) or 'none'} then, {versions.get(name) or 'none'} now"
@@ -244,5 +229,5 @@ def differences(calibration: Calibration, hardware: dict[str, Any], versions: di
         if before.get(name) != versions.get(name)
     ]
     if changed:
-        said.append(f"the calibration was made with other versions: {'; '.join(changed)}")
-    return said
+        sentences.append(f"the calibration was made with other versions: {'; '.join(changed)}")
+    return sentences

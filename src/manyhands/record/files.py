@@ -1,4 +1,4 @@
-"""Write files so that neither a crash nor a full disk leaves half of one, and say which file cannot be written."""
+"""Write whole files or none, even in a crash or on a full disk, and name the file that cannot be written."""
 
 import contextlib
 import fcntl
@@ -11,29 +11,30 @@ from pathlib import Path
 from manyhands.errors import CannotWrite
 
 UNFINISHED = ".tmp"
-"""How the name of a file ends that is not whole yet."""
+"""Suffix of a file that is still being written."""
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write beside, flush, then rename: a reader, or whoever comes after a crash, sees the old file or the new one."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{UNFINISHED}")  # threads may write too
+    """Write a temporary file, flush it and rename it: readers see the old content or the new, even after a crash."""
+    unique = f"{os.getpid()}.{secrets.token_hex(4)}"  # threads of one process may write at once
+    temporary = path.with_name(f".{path.name}.{unique}{UNFINISHED}")
     with writing(path):
         try:
-            with open(beside, "wb") as f:
+            with open(temporary, "wb") as f:
                 f.write(content.encode() if isinstance(content, str) else content)
                 f.flush()
                 os.fsync(f.fileno())
-            os.replace(beside, path)
+            os.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)  # on a full disk others need the room
+                temporary.unlink(missing_ok=True)  # on a full disk others need the space
             raise
         flush(path.parent)
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Let an `OSError` say which file could not be written."""
+    """Turn an `OSError` into a `CannotWrite` that names the file."""
     try:
         yield
     except CannotWrite:
@@ -43,19 +44,19 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def flush(path: Path) -> None:
-    """Have what was written to a file, or renamed in a folder, survive a loss of power."""
-    number = os.open(path, os.O_RDONLY)
+    """Make the content of a file, or the names in a folder, survive a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(number)
+        os.fsync(descriptor)
     except OSError:
-        if not path.is_dir():  # some network file systems flush no folders; their server does
+        if not path.is_dir():  # some network file systems leave the flushing of folders to their server
             raise
     finally:
-        os.close(number)
+        os.close(descriptor)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what writers that were killed left in a folder; nobody else may be writing there."""
+    """Remove the temporary files of killed writers from a folder in which nobody else is writing."""
     for path in folder.glob(f".*{UNFINISHED}"):
         with contextlib.suppress(OSError):
             path.unlink()
@@ -63,11 +64,11 @@ def remove_unfinished(folder: Path) -> None:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Let one process at a time read, change and write a file of this folder; where it cannot be locked, go on."""
-    number = os.open(folder, os.O_RDONLY)
+    """Lock a folder while a file in it is read, changed and written; where there are no locks, go on without."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):
-            fcntl.flock(number, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(number)
+        os.close(descriptor)

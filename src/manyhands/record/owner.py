@@ -1,8 +1,8 @@
-"""A folder has one owner at a time: the process that leads what is written there.
+"""Exclusive ownership of a folder by the process that leads what is written there.
 
 The lock is the kernel's (flock), so it ends with its process, however that ends. Network file systems pass it on to
-their server, unless they are mounted with locks of their own (NFS: nolock, local_lock; Lustre: localflock). So an
-owner on another host is believed until its file is removed, even where the lock can be had.
+their server, unless they are mounted with local locks (NFS: nolock, local_lock; Lustre: localflock). Therefore an
+owner on another host is believed until its file is removed, even where the lock can be acquired.
 """
 
 import contextlib
@@ -21,9 +21,9 @@ from manyhands.errors import UserError
 from manyhands.record.files import remove_unfinished, writing
 
 OWNER = "owner.json"
-"""The file in a folder that is locked, and that says by whom; gone once its owner has ended as it should."""
+"""The locked file in a folder, which names the owner; removed when the owner ends normally."""
 TRIES, PAUSE_S = 10, 0.03
-"""How often the lock is asked for, and after how long: somebody who only looks has it for a moment."""
+"""Attempts to acquire the lock, and the pause between them: `state_of` holds it for a moment."""
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,18 @@ class Owner:
     pid: int
     since: str
     boot: str
-    """Which start of which machine the process runs in; containers of one machine share it."""
+    """Id of the machine's current boot; containers of one machine share it."""
     started: str
-    """When the process started, in the kernel's count: a number that is used again has another."""
+    """Start time of the process in the kernel's ticks, which differs if the pid is used again."""
 
     @property
     def is_here(self) -> bool:
-        """Whether this machine would know that the process is alive."""
+        """Whether the process runs on this machine, so that it can be checked."""
         return self.host == socket.gethostname() or (bool(self.boot) and self.boot == _boot())
 
     @property
     def is_alive(self) -> bool:
-        """Whether a process of this machine has this number and started then."""
+        """Whether this machine has a process with this pid and start time."""
         return self.boot == _boot() and _exists(self.pid) and _started(self.pid) == self.started
 
     def __str__(self) -> str:
@@ -54,11 +54,11 @@ class Owner:
 
 @contextmanager
 def own(folder: Path, name: str, say: Callable[[str], None] = lambda sentence: None) -> Iterator[None]:
-    """Be the owner of a folder, which people know by this name, or refuse if it has one.
+    """Own a folder, which messages call `name`; refuse if it has another owner.
 
-    What an owner that was killed left is taken over, and said; files that it had not finished are removed.
+    The folder of a killed owner is taken over, which `say` is told; its unfinished files are removed.
     """
-    lock = _take(folder / OWNER, name, say)
+    lock = _acquire(folder / OWNER, name, say)
     try:
         remove_unfinished(folder)
         yield
@@ -70,15 +70,15 @@ State = Literal["free", "owned", "left", "elsewhere"]
 
 
 def state_of(folder: Path) -> tuple[State, Owner | None]:
-    """Tell who owns a folder: nobody, a process, one that was killed, or one of another host that may be alive."""
+    """Return who owns a folder: nobody, a process, a killed process, or one on another host that may be alive."""
     try:
-        number = os.open(folder / OWNER, os.O_RDONLY)
+        descriptor = os.open(folder / OWNER, os.O_RDONLY)
     except OSError:
         return "free", None
     try:
-        locked, owner = _lock(number, fcntl.LOCK_SH), _read(number)
+        locked, owner = _lock(descriptor, fcntl.LOCK_SH), _read(descriptor)
     finally:
-        os.close(number)
+        os.close(descriptor)
     if locked == "no" or (locked == "cannot" and owner and owner.is_alive):
         return "owned", owner
     return ("free", None) if owner is None else ("left" if owner.is_here else "elsewhere", owner)
@@ -86,57 +86,57 @@ def state_of(folder: Path) -> tuple[State, Owner | None]:
 
 @final
 class _Lock:
-    """A locked file, open for as long as the lock is to last."""
+    """A locked file, which stays open for as long as the lock lasts."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()  # the process may change its folder
-        self.number = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self.path = path.absolute()  # the process may change its working directory
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         _held.add(self)
 
     def is_in_place(self) -> bool:
-        """Whether the file is still the one of its path: its last owner may have removed it meanwhile."""
+        """Return whether the path still names this file: its last owner may have removed it meanwhile."""
         with contextlib.suppress(OSError):
-            return os.path.samestat(os.fstat(self.number), os.stat(self.path))
+            return os.path.samestat(os.fstat(self.descriptor), os.stat(self.path))
         return False
 
     def release(self) -> None:
-        """Remove the file, then let go of it: whoever had opened it before sees that it is not in its place."""
+        """Remove the file, then unlock it: whoever has opened it before sees that it is not in place."""
         if self.is_in_place():
             with contextlib.suppress(OSError):
                 self.path.unlink()
         self.close()
 
     def close(self) -> None:
-        """Let go of it, once."""
-        _held.discard(self)
-        number, self.number = self.number, -1
-        if number >= 0:
-            os.close(number)
+        """Close the file, which unlocks it; closing it again does nothing."""
+        if self in _held:
+            _held.remove(self)
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 _held: set[_Lock] = set()
 
 
-def _let_go_in_child() -> None:
-    """Close a forked child's copies: a lock lasts until the last of them is closed, and the child may live longer."""
+def _close_in_child() -> None:
+    """Close a forked child's copies: a lock lasts until the last copy is closed, and the child may live longer."""
     for lock in list(_held):
         lock.close()
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+os.register_at_fork(after_in_child=_close_in_child)
 
 
-def _take(path: Path, name: str, say: Callable[[str], None]) -> _Lock:
+def _acquire(path: Path, name: str, say: Callable[[str], None]) -> _Lock:
     for _ in range(TRIES):
         try:
             lock = _Lock(path)
         except OSError as error:
             raise UserError(f"cannot write '{path}': {error.strerror}") from None
         try:
-            locked = _lock(lock.number, fcntl.LOCK_EX)
-            before = _read(lock.number)
+            locked, before = _lock(lock.descriptor, fcntl.LOCK_EX), _read(lock.descriptor)
             if locked != "no" and lock.is_in_place():
-                _check_left(before, path, name, alive=locked == "cannot" and before is not None and before.is_alive)
+                if before and (not before.is_here or (locked == "cannot" and before.is_alive)):
+                    raise UserError(_refusal(before, path, name))
                 if before:
                     say(f"{name} was left by {before}, which is gone; taking it over")
                 _write(lock)
@@ -149,23 +149,16 @@ def _take(path: Path, name: str, say: Callable[[str], None]) -> _Lock:
     raise UserError(_refusal(before, path, name))
 
 
-def _check_left(before: Owner | None, path: Path, name: str, *, alive: bool) -> None:
-    """Refuse what an owner has left that may be alive all the same."""
-    if before is not None and (alive or not before.is_here):
-        raise UserError(_refusal(before, path, name))
-
-
 def _refusal(owner: Owner | None, path: Path, name: str) -> str:
-    if owner is None:
-        return f"{name} is in use by another process; wait for it to end, or stop it"
-    if owner.is_here:
-        return f"{name} is in use by {owner} since {owner.since}; wait for it to end, or stop it"
-    return f"{name} is in use by {owner} since {owner.since}; if that host or process is gone, remove '{path}' first"
+    by = f"{owner} since {owner.since}" if owner else "another process"
+    if owner is None or owner.is_here:
+        return f"{name} is in use by {by}; wait for it to end, or stop it"
+    return f"{name} is in use by {by}; if that host or process is gone, remove '{path}' first"
 
 
-def _lock(number: int, kind: int) -> Literal["yes", "no", "cannot"]:
+def _lock(descriptor: int, kind: int) -> Literal["yes", "no", "cannot"]:
     try:
-        fcntl.flock(number, kind | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         return "no"
     except OSError:
@@ -173,21 +166,21 @@ def _lock(number: int, kind: int) -> Literal["yes", "no", "cannot"]:
     return "yes"
 
 
-def _read(number: int) -> Owner | None:
+def _read(descriptor: int) -> Owner | None:
     try:
-        return Owner(**json.loads(os.pread(number, 4096, 0)))
+        return Owner(**json.loads(os.pread(descriptor, 4096, 0)))
     except (OSError, ValueError, TypeError):
         return None
 
 
 def _write(lock: _Lock) -> None:
-    """Write down that this process has the lock; a full disk leaves no empty file."""
+    """Write this process into the locked file; a full disk leaves no empty file."""
     pid = os.getpid()
     owner = Owner(socket.gethostname(), pid, time.strftime("%Y-%m-%d %H:%M:%S"), _boot(), _started(pid))
     try:
         with writing(lock.path):
-            os.ftruncate(lock.number, 0)
-            os.pwrite(lock.number, f"{json.dumps(asdict(owner))}\n".encode(), 0)
+            os.ftruncate(lock.descriptor, 0)
+            os.pwrite(lock.descriptor, f"{json.dumps(asdict(owner))}\n".encode(), 0)
     except OSError:
         lock.release()
         raise
@@ -196,15 +189,13 @@ def _write(lock: _Lock) -> None:
 def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True  # of another user
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)  # otherwise it is another user's
     return True
 
 
 def _started(pid: int) -> str:
-    """Return when a process started, where the system tells (Linux); its name, which comes before, may have blanks."""
+    """Return the start time of a process from /proc (Linux); the fields are counted from the end of its name."""
     with contextlib.suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
     return ""

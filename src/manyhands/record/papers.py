@@ -1,47 +1,39 @@
-"""What came out of rebuilding papers' tables: each published figure, ours beside it, and a verdict. Needs no torch."""
+"""The result of rebuilding papers' tables: published figures, ours, and verdicts. Needs neither torch nor MPI."""
 
-from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
-from manyhands.record.store import Folder
+from manyhands.record.store import FileIn, Folder
 from manyhands.record.sweep import Interval
 
-Verdict = Literal[
-    "reproduced", "better", "not", "oversubscribed", "not judged", "failed", "shown", "baseline"
-]  # fmt: skip
+Verdict = Literal["reproduced", "better", "not", "oversubscribed", "not judged", "failed", "shown", "baseline"]
 """`not`: not reproduced. `oversubscribed`: measured with more workers than cores, which says nothing about speed.
-`shown`: nothing to hold it against. `baseline`: what the other rows are held against."""
-
+`shown`: there is nothing to compare it with. `baseline`: the row that the others are compared with."""
 
 FigureKind = Literal["time", "speed-up", "improvement", "accuracy", "loss", "share", "count"]
-"""How a figure is made and judged. Speed-ups (and efficiencies of weak scaling) are times of a row's base over its own;
-improvements are speed-ups in per cent of the time that was saved."""
+"""How a figure is computed and judged. Speed-ups (and efficiencies of weak scaling) are the time of the row's base over
+that of the row; improvements are the time saved, in per cent."""
 
 
 class Taken(BaseModel):
-    """One run that was measured for a reproduction."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """One measured run of a reproduction."""
 
     setting: str
-    """The key of the setting that was run."""
+    """Key of the setting that was run."""
     repeat: int
     failed: str = ""
-    """Why the run failed, in a sentence; empty where it went well."""
+    """Why the run failed, in a sentence; empty if it succeeded."""
     run: str = ""
-    """The run's folder, relative to the reproduction's."""
+    """Folder of the run, relative to the reproduction's."""
     took_s: float = 0.0
-    """From its start to its end, with starting the workers and reading the data."""
+    """Seconds from start to end, including start-up and reading the data."""
     values: dict[str, float] = {}
-    """The figures that it gave, by name."""
+    """Measured figures by name."""
 
 
 class PaperFigure(BaseModel):
-    """One figure of a table: what the paper says, what we measured, and how they compare."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """One figure of a table: published, measured, and how they compare."""
 
     column: str
     kind: FigureKind
@@ -49,48 +41,44 @@ class PaperFigure(BaseModel):
     """As printed; empty where the paper gives none."""
     published_low: float | None = None
     published_high: float | None = None
-    """The same as numbers; they differ where the paper gives a range."""
+    """The published bounds; they differ where the paper gives a range."""
     ours: Interval | None = None
-    """Median over the repeats and its interval; None where it was not measured."""
+    """Median over the repeats and its interval; None if not measured."""
     decimals: int = 2
     faster: float | None = None
-    """Of a time: how many times as long the paper's machine took."""
+    """Of a time: the paper's over ours."""
     verdict: Verdict
     why: str = ""
 
 
 class ReproducedRow(BaseModel):
-    """One row of a table."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """One row of a paper's table."""
 
     labels: list[str]
     figures: list[PaperFigure]
     verdict: Verdict
     why: str = ""
     workers: int = 1
-    """Workers, or nodes, that the row asks for."""
+    """Workers, or nodes, of the row."""
     oversubscribed: bool = False
-    """More of them than this machine has cores."""
+    """Whether they are more than this machine's cores."""
     settings: list[str] = []
-    """Keys of what was run for it."""
+    """Keys of the settings that were run for the row."""
 
 
 class ReproducedTable(BaseModel):
-    """One table of a paper, or what its text says in place of one."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """One table of a paper, or figures that its text gives instead."""
 
     name: str
     title: str
     headings: list[str]
-    """Of the labels; the figures carry their own."""
+    """Headings of the label columns; figures carry their own."""
     rows: list[ReproducedRow]
     notes: list[str] = []
 
 
 class ReproducedPaper(BaseModel):
-    """All tables of one paper."""
+    """All reproduced tables of one paper."""
 
     number: str
     title: str
@@ -100,8 +88,6 @@ class ReproducedPaper(BaseModel):
 class ReproductionRecord(BaseModel):
     """The result of `manyhands reproduce`."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
     id: str
     status: Literal["complete", "interrupted"]
     asked: str
@@ -109,37 +95,23 @@ class ReproductionRecord(BaseModel):
     quick: bool
     repeats: int
     command: str
-    """What to type to run it again."""
+    """The command line that runs it again."""
     started: str
     wall_s: float
     papers: list[ReproducedPaper]
     rules: list[str]
-    """How the verdicts were found."""
+    """How the verdicts were reached."""
     taken: list[Taken]
     hardware: dict[str, Any]
     versions: dict[str, str]
 
 
-class ReproductionDir(Folder[ReproductionRecord]):
+class ReproductionDir(Folder[ReproductionRecord], kind="reproduction", record=ReproductionRecord):
     """The folder of one reproduction."""
 
-    kind = "reproduction"
-    record_name = "reproduction's record"
-    record_class = ReproductionRecord
-    record_file = "reproduction.json"
-    dated_by = (record_file,)
-
-    @property
-    def taken(self) -> Path:
-        """One JSON object a line for each run that has ended; written as they end."""
-        return self.path / "measures.jsonl"
-
-    @property
-    def markdown(self) -> Path:
-        """The tables, to paste."""
-        return self.path / "reproduction.md"
-
-    @property
-    def runs(self) -> Path:
-        """The folders of the runs."""
-        return self.path / "runs"
+    taken = FileIn("measures.jsonl")
+    """One JSON object a line for each run that has ended; written as they end."""
+    markdown = FileIn("reproduction.md")
+    """The tables in Markdown."""
+    runs = FileIn("runs")
+    """The folders of the runs."""

@@ -1,4 +1,4 @@
-"""What came out of a run, and the folder that keeps it. Needs neither torch nor MPI."""
+"""The result of a run, and the folder that keeps it. Needs neither torch nor MPI."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from manyhands.config import RunConfig
 from manyhands.errors import UserError
 from manyhands.record.files import write_atomically
-from manyhands.record.store import Folder, new_name, stem_of, writing_below
+from manyhands.record.store import FileIn, Folder, new_name, stem_of, writing_below
 from manyhands.spec import with_field_docs
 
 
@@ -21,54 +21,50 @@ class Quantiles(BaseModel):
 
 
 class RankRecord(BaseModel):
-    """Where one rank's time went."""
+    """Seconds and memory of one rank."""
 
     rank: int
     role: Literal["worker", "server"] = "worker"
     host: str
     compute_s: float
     serial_s: float = 0.0
-    """Of `compute_s`, what every worker repeats: the optimiser's step, and the loop around it."""
+    """Part of `compute_s` that every worker repeats: the optimiser's step and the loop around it."""
     comm_s: float
     wait_s: float
     max_rss_bytes: int
     notes: dict[str, float] = {}
-    """What the strategy has to tell of this rank, such as the staleness of the gradients a server applied."""
+    """Figures that the strategy reports, such as the staleness of the gradients that a server applied."""
 
 
 class Steady(BaseModel):
-    """A step of a run that has warmed up: means over steps and workers, of which `step_ms` is the sum."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """Times of a step after warm-up: means over steps and workers, of which `step_ms` is the sum."""
 
     steps: int
-    """Steps that were counted: all but the first few."""
+    """Steps that were averaged: all but the first few."""
     step_ms: float
     compute_ms: float
     """Forward and backward, which the workers share out."""
     serial_ms: float
-    """What every worker repeats: the optimiser's step, and the loop around it. On a GPU, whose kernels are queued, it
-    cannot be told from the forward and backward pass and is counted there."""
+    """Work that every worker repeats: the optimiser's step and the loop around it. On a GPU, whose kernels are queued,
+    it cannot be told from the forward and backward pass and is counted there."""
     comm_ms: float
     wait_ms: float
 
 
 class Others(BaseModel):
-    """What other programs used of the cores during a run, on the host where they took the largest share."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """Use of the cores by other programs during a run, on the host where their share was the largest."""
 
     host: str
     cores: float
-    """Cores that they used, on average over the run."""
+    """Cores used by other programs, on average over the run."""
     of: float
-    """Cores that the run could use there."""
+    """Cores that the run could use on that host."""
     wanted: int
-    """Cores that the run itself could keep busy there: threads of its ranks."""
+    """Cores that the run itself could keep busy there: the threads of its ranks."""
 
     @property
     def disturbed(self) -> bool:
-        """Whether they took what the run would have used: a large share, and more than it left idle."""
+        """Whether other programs slowed the run: they used a large share of the cores, and more than it left idle."""
         return self.cores >= BUSY_SHARE * self.of and self.cores + self.wanted > self.of
 
     def __str__(self) -> str:
@@ -76,15 +72,15 @@ class Others(BaseModel):
 
 
 BUSY_SHARE = 0.1
-"""The share of the cores that others may use without this being said."""
+"""Share of the cores that other programs may use without being reported."""
 
 
 @with_field_docs
 class RunRecord(BaseModel):
-    """One run's result.
+    """The result of one run.
 
-    Of compute, comm and wait the seconds are means over the workers, the others are rank 0's; bytes and messages are
-    sums over all ranks, servers included.
+    Seconds of compute, comm and wait are means over the workers, other seconds are those of rank 0; bytes and messages
+    are sums over all ranks, including servers.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -101,13 +97,13 @@ class RunRecord(BaseModel):
     steps: int
     steps_per_epoch: int = 0
     resumed_from: int
-    """Step of the checkpoint this run went on from; 0 for a fresh run."""
+    """Step of the checkpoint from which this run was resumed; 0 for a new run."""
     seed: int
     device: str
     parameters: int
     samples: int
     train_loss: list[float]
-    """Mean loss of each epoch, taken while training."""
+    """Mean training loss of each epoch."""
     test_loss: float
     test_accuracy: float
     samples_per_s: float
@@ -116,9 +112,9 @@ class RunRecord(BaseModel):
     steady: Steady
     compute_s: float
     comm_s: float
-    """What the exchanges themselves took: of each, the time of the rank that waited least."""
+    """Time of the exchanges themselves: of each exchange, the time of the rank that waited least."""
     wait_s: float
-    """Time in exchanges beyond that: waiting for the slowest rank."""
+    """Further time in exchanges: waiting for the slowest rank."""
     read_s: float
     eval_s: float
     total_s: float
@@ -126,13 +122,13 @@ class RunRecord(BaseModel):
     messages: int
     weights_sha256: str
     weights_missing: str = ""
-    """Why the weights could not be written, where they could not."""
+    """Why the weights could not be written; empty if they were."""
     warnings: list[str] = []
-    """Why the weights are not those of one worker, where an exact strategy would give them."""
+    """Why the weights differ from those of one worker although the strategy is exact."""
     blas_threads: int = 0
-    """Threads inside a worker's matrix products, on rank 0; 0 where an older version wrote the record."""
+    """Threads inside a worker's matrix products, on rank 0; 0 in records of older versions."""
     others: Others | None = None
-    """What other programs used of the cores meanwhile; None where the system does not tell."""
+    """Use of the cores by other programs meanwhile; None where the system does not tell."""
     ranks: list[RankRecord]
     hardware: dict[str, Any]
     versions: dict[str, str]
@@ -141,108 +137,76 @@ class RunRecord(BaseModel):
 
 @with_field_docs
 class Pulse(BaseModel):
-    """How a run is doing: what the progress bar shows, and `train(observe=…)` is given."""
+    """Progress of a run, as the progress bar shows it and `train(observe=…)` receives it."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     step: int
-    """Steps that are done."""
+    """Steps done."""
     steps: int
-    """Steps that the run will have."""
+    """Steps of the whole run."""
     epoch: int
-    """The epoch that the last of these steps belongs to, counted from 1."""
+    """Epoch of the last step, counted from 1."""
     epochs: int
-    """Epochs that the run will have."""
+    """Epochs of the whole run."""
     loss: float
     """Mean training loss of the steps since the last pulse."""
     accuracy: float | None
-    """Share of the test samples that were right at the last evaluation; None before the first."""
+    """Test accuracy at the last evaluation; None before the first."""
     samples_per_s: float
-    """Training samples per second, on the whole run so far."""
+    """Training samples per second, averaged over the run so far."""
     eta_s: float
-    """Seconds that the rest will take at that speed."""
+    """Seconds left at that speed."""
     compute_s: float
-    """Seconds that this rank computed."""
+    """Seconds of computation on this rank."""
     comm_s: float
-    """Seconds that the exchanges themselves took."""
+    """Seconds of the exchanges themselves."""
     wait_s: float
-    """Seconds that this rank waited for others in them."""
+    """Seconds that this rank waited for others in exchanges."""
 
 
-class RunDir(Folder[RunRecord]):
-    """The folder of one run: `run.toml`, `record.json`, `steps.jsonl`, `model.safetensors`, checkpoints."""
+class RunDir(Folder[RunRecord], kind="run", record=RunRecord, file="record.json", dated_by=("run.toml",)):
+    """The folder of one run."""
 
-    kind = "run"
-    record_name = "run's record"
-    record_class = RunRecord
-    record_file = "record.json"
-    dated_by = ("run.toml",)
-
-    @property
-    def toml(self) -> Path:
-        """The settings, to run again with `--config`."""
-        return self.path / "run.toml"
-
-    @property
-    def steps(self) -> Path:
-        """Loss and milliseconds of each step, a JSON object a line."""
-        return self.path / "steps.jsonl"
+    toml = FileIn("run.toml")
+    """The settings, to run again with `--config`."""
+    steps = FileIn("steps.jsonl")
+    """Loss and milliseconds of each step, one JSON object a line."""
+    model = FileIn("model.safetensors")
+    """The trained weights."""
+    weights = FileIn("weights.bin")
+    """The weights after every step, kept for a comparison."""
+    trace = FileIn("trace.json")
+    """Timeline of some steps on every rank, from `--trace`; opens in Perfetto."""
+    profile = FileIn("profile.json")
+    """Time by function, from `manyhands profile`."""
+    failure = FileIn("failure.json")
+    """Why the run ended early."""
+    checkpoints = FileIn("checkpoints")
+    """Folder of the checkpoints."""
+    live = FileIn("live")
+    """Folder through which ranks and supervisor communicate during the run; removed afterwards."""
 
     def events(self, server: int) -> Path:
-        """What a server of an asynchronous run applied, in its order; such a run can be replayed from it."""
+        """Return the file of the messages that a server of an asynchronous run applied, from which it is replayed."""
         return self.path / f"events-{server}.jsonl"
-
-    @property
-    def model(self) -> Path:
-        """The trained weights."""
-        return self.path / "model.safetensors"
-
-    @property
-    def weights(self) -> Path:
-        """The weights after every step, where a comparison asked for them."""
-        return self.path / "weights.bin"
-
-    @property
-    def trace(self) -> Path:
-        """A timeline of some steps on every rank, to open in Perfetto, where `--trace` asked for it."""
-        return self.path / "trace.json"
-
-    @property
-    def profile(self) -> Path:
-        """Where the time went by functions, where this was a profile."""
-        return self.path / "profile.json"
-
-    @property
-    def failure(self) -> Path:
-        """Why the run ended early, where it could still say so."""
-        return self.path / "failure.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def live(self) -> Path:
-        """Where ranks and supervisor meet while the run goes on; gone afterwards."""
-        return self.path / "live"
 
 
 def new_id(config: RunConfig) -> str:
-    """Name a run by its time, task and workers, and six letters that keep it unique."""
+    """Return a unique name for a run: time, task, engine, workers and six random letters."""
     many = f"{config.workers}x{config.threads}" if config.threads > 1 else str(config.workers)
     return new_name(stem_of(config.task), f"{config.engine}{many}", letters=6)
 
 
 def open_run(run: RunDir, config: RunConfig) -> None:
-    """Make the run's folder and write its settings; a folder that cannot be written is a user error."""
+    """Make the folder of a run and write its settings; a folder that cannot be written is a user error."""
     run.make()
     with writing_below(run.path.parent):
         write_atomically(run.toml, config.to_toml())
 
 
 def read_events(folder: str, server: int) -> list[dict[str, int]]:
-    """Read in which order a server of an earlier run took its messages."""
+    """Return the messages that a server of an earlier run applied, in their order."""
     path = RunDir(Path(folder)).events(server)
     if not path.is_file():
         raise UserError(f"there is no '{path}' to replay: it is left by a run with async-server and as many servers")

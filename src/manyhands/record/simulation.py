@@ -1,183 +1,165 @@
-"""What a simulation predicts, and how predictions compare with runs. Needs neither torch nor MPI."""
+"""Predictions of a simulation, and their comparison with runs. Needs neither torch nor MPI."""
 
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, computed_field
+from pydantic import BaseModel, computed_field
 
 from manyhands.record.store import Folder, read_lines
 from manyhands.record.virtual import Method as TrainingMethod
 from manyhands.record.virtual import VirtualPoint
 
 Method = Literal["events", "closed form"]
-"""How a row was predicted: by running the strategy's own code on virtual ranks, or by a formula."""
+"""How a row was predicted: by running the strategy's code on virtual ranks, or by a formula."""
 Unit = Literal["nodes", "workers"]
-"""What a simulation is asked for by."""
+"""Unit in which the user gave the sizes of a simulation."""
 
 
 @dataclass(slots=True)
 class Estimate:
-    """A value, and the bounds between which it lies with a probability of 90 %; no model, since records have many."""
+    """A value and its 90 % interval; a plain dataclass, since a record has very many of them."""
 
     value: float
     low: float
     high: float
 
     def holds(self, measured: float) -> bool:
-        """Tell whether a measured value lies between the bounds."""
+        """Return whether a measured value lies within the interval."""
         return self.low <= measured <= self.high
 
     def scaled(self, factor: float) -> "Estimate":
-        """Return so many times as much, as sure as it is."""
+        """Return value and bounds multiplied by `factor`."""
         return Estimate(factor * self.value, factor * self.low, factor * self.high)
 
 
 class Counted(BaseModel):
-    """What was asked for by a number of nodes, or of workers."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """A row whose size the user gave as a number of nodes or of workers."""
 
     by: Unit = "nodes"
-    """Which of the two: tables and pages count in it."""
+    """The unit that the user gave, which tables and pages show."""
     nodes: int
-    """As many as were asked for, with workers on each; or by workers, as many as these and the servers take."""
+    """The given number of nodes, or the nodes that the given workers and their servers occupy."""
     workers: int
     servers: int = 0
 
     @property
     def number(self) -> int:
-        """How many were asked for."""
+        """The size in the user's unit."""
         return self.workers if self.by == "workers" else self.nodes
 
     @property
     def many(self) -> str:
-        """The same in words: 1 node, 1,024 workers."""
+        """The size with its unit: 1 node, 1,024 workers."""
         return f"{self.number:,} {self.by.removesuffix('s') if self.number == 1 else self.by}"
 
 
 class SimulationRow(Counted):
-    """One strategy on so many nodes. The milliseconds are of a step, on average over the workers."""
+    """Predicted times of one strategy at one size. The batch is global; milliseconds are means of a step."""
 
     sync: str
     batch_size: int
-    """The global batch."""
     method: Method
     step_ms: Estimate
     compute_ms: float
-    """Forward and backward."""
     serial_ms: float
-    """What every worker repeats: the optimiser's step, the loop, and what the strategy does with the weights."""
+    """Work that every worker repeats: the optimiser's step, the loop, and the strategy's own operations on weights."""
     comm_ms: float
     wait_ms: float
     epoch_s: Estimate
-    """With failures, where the cluster has some."""
+    """Seconds of an epoch, including failures of the cluster's nodes."""
     speed_up: Estimate
-    """Samples per second, against one worker alone with the batch of one."""
+    """Samples per second, relative to one worker alone with batch `alone_batch`."""
     efficiency: Estimate
     cost: Estimate | None = None
-    """Of an epoch, where the cluster has a price."""
+    """Cost of an epoch; None where the cluster has no price."""
     failures: float = 0.0
-    """Expected in an epoch."""
+    """Expected number of failures in an epoch."""
 
 
 class TrainedRow(Counted):
-    """One strategy that was really trained as so many nodes would; its seconds are those nodes', not this machine's."""
+    """One strategy that was trained as on that many nodes; its seconds are virtual, but for `wall_s`."""
 
     sync: str
     batch_size: int
-    """The global batch."""
     lr: float
-    """Learning rate; with a warm-up or a decay, the highest."""
     epochs: float
     steps: int
     method: TrainingMethod
-    """How it was computed here."""
+    """How it was computed on this machine."""
     test_accuracy: float
-    """At the end."""
     test_loss: float
     time_s: Estimate
-    """Of the whole training, with failures, where the cluster has some."""
+    """Seconds of the whole training, including failures of the cluster's nodes."""
     target_s: Estimate | None = None
-    """Until the first evaluation that shows the accuracy asked for; None where none does, or none was asked for."""
+    """Seconds to the first evaluation with the target accuracy; None where it is not reached, or there is no target."""
     target_cost: Estimate | None = None
-    """Of that time, where the cluster has a price."""
+    """Cost of `target_s`; None where the cluster has no price."""
     points: list[VirtualPoint]
-    """Loss and accuracy at each evaluation; their seconds leave failures out."""
+    """Loss and accuracy at each evaluation; their seconds do not include failures."""
     staleness: dict[str, float] = {}
-    """Of an asynchronous run: how many updates old the weights were for which gradients were computed."""
+    """Of an asynchronous run: statistics of the age, in updates, of the weights that gradients were computed for."""
     wall_s: float
-    """Seconds that it took here."""
+    """Real seconds on this machine."""
     weights_sha256: str
     folder: str
-    """What was kept of it, within the simulation's folder."""
+    """Folder of the training within the simulation's."""
 
     def time_at(self, point: VirtualPoint) -> Estimate:
-        """Return when an evaluation was made, with failures, as the whole training's time has them."""
-        whole, last_s = self.time_s, self.points[-1].time_s or 1.0
-        return Estimate(*(point.time_s * (each / last_s) for each in (whole.value, whole.low, whole.high)))
+        """Return the time of an evaluation, including its share of the failures in `time_s`."""
+        return self.time_s.scaled(point.time_s / (self.points[-1].time_s or 1.0))
 
 
 class SimulationRecord(BaseModel):
-    """One simulation's result."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """The result of `manyhands simulate`."""
 
     id: str
     status: Literal["complete", "interrupted"] = "complete"
     task: str
     command: str
-    """What to type to do it again."""
+    """The command line that runs it again."""
     made: str
-    """When it was predicted."""
     wall_s: float
     engine: str
-    """Whose calls were calibrated."""
+    """The engine whose calls were calibrated."""
     cluster: str
-    """A ready one's name, a file, or `this host`."""
+    """Name of a built-in cluster, a file, or `this host`."""
     seed: int
     steps: int
-    """Steps of each row that were simulated, where it was by events."""
+    """Simulated steps of each row that was predicted by events."""
     parameters: int
     weight_bytes: int
     samples: int
     currency: str = ""
     alone_ms: Estimate
-    """Step of one worker alone, with the batch of one."""
+    """Step time of one worker alone, with batch `alone_batch`."""
     alone_batch: int
     rows: list[SimulationRow]
     target_accuracy: float | None = None
     trained: list[TrainedRow] = []
-    """Where the strategies were not only timed."""
+    """Results of `--train`."""
     failed: dict[str, str] = {}
-    """Trainings that failed, and why."""
+    """Reason of each training that failed."""
     warnings: list[str] = []
-    """Why trainings of several workers did not give the answer of one."""
+    """Why trainings of several workers differ from that of one."""
     machine: str
     """The machine that was calibrated."""
     calibrated: str
-    """When it was calibrated."""
     versions: dict[str, str]
 
     @property
     def by(self) -> Unit:
-        """What its rows were asked for by."""
+        """The unit in which the user gave the sizes."""
         return self.rows[0].by if self.rows else "nodes"
 
 
-class SimulationDir(Folder[SimulationRecord]):
+class SimulationDir(Folder[SimulationRecord], kind="simulation", record=SimulationRecord):
     """The folder of one simulation."""
-
-    kind = "simulation"
-    record_name = "simulation's record"
-    record_class = SimulationRecord
-    record_file = "simulation.json"
-    dated_by = (record_file,)
 
 
 class CodecTimes(BaseModel):
-    """What a codec takes for the gradients of one network, with one thread."""
+    """Times and size of a codec on the gradients of one network, with one thread."""
 
     code_bytes: int
     encode_s: float
@@ -185,52 +167,47 @@ class CodecTimes(BaseModel):
 
 
 class Parts(BaseModel):
-    """What was measured of parts of a step, beside a calibration."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """Measurements of parts of a step, which supplement a calibration."""
 
     made: str
-    """When the calibration was made to which it belongs."""
+    """Time of the calibration that it supplements."""
     ready: dict[str, list[tuple[float, int, int]]] = {}
-    """By task and rows: from which share of a pass on which span of the gradients is final."""
+    """By task and rows: the share of a pass after which a span of the gradients is final, and the span."""
     codecs: dict[str, CodecTimes] = {}
-    """By task and codec."""
 
 
 class Validation(BaseModel):
-    """One prediction, and what was measured afterwards."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """One prediction and its later measurement."""
 
     id: str
-    """Of the validation that it is part of, whose folder keeps the prediction and the runs."""
+    """Id of the validation, whose folder keeps the prediction and the runs."""
     task: str
     engine: str
     hosts: int = 1
-    """That the ranks were on; where they are several, the links between them were calibrated."""
+    """Hosts of the ranks; if several, the links between them were calibrated."""
     workers: int
     servers: int = 0
     sync: str
     batch_size: int
     predicted: str
-    """When the prediction was written down, which was before the first run."""
+    """Time at which the prediction was stored, before the first run."""
     measured: str
-    """When the last run had ended."""
+    """Time at which the last run ended."""
     method: Method
     predicted_ms: Estimate
     """Step time."""
     measured_ms: list[float]
-    """Of each run that went well, its step time once it had warmed up."""
+    """Step time after warm-up, of each run that succeeded."""
     median_ms: float
     error_pct: float
-    """By how much the prediction is above the median of the runs; below 0 where it is less."""
+    """Relative error of the prediction against the median of the runs; negative where it is too low."""
     held: bool
-    """Whether the median lies within the prediction's interval."""
+    """Whether the median of the runs lies within the prediction's interval."""
     oversubscribed: bool
-    """More ranks than cores: such times say little."""
+    """Whether there were more ranks than cores, which makes times unreliable."""
     steps: int
     failed: list[str] = []
-    """Why runs failed, where some did."""
+    """Reasons of the runs that failed."""
     machine: str
     calibrated: str
     versions: dict[str, str]
@@ -238,16 +215,14 @@ class Validation(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def noise_pct(self) -> float | None:
-        """The standard deviation of the runs, over their mean; None of a single run, which tells nothing."""
+        """Standard deviation of the runs over their mean, in per cent; None for a single run."""
         if len(self.measured_ms) < 2:
             return None
         return 100 * statistics.stdev(self.measured_ms) / statistics.mean(self.measured_ms)
 
 
 class ValidationRecord(BaseModel):
-    """One validation: every configuration predicted, then measured."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """The result of `manyhands validate`: every configuration predicted, then measured."""
 
     id: str
     status: Literal["complete", "interrupted"] = "complete"
@@ -255,28 +230,22 @@ class ValidationRecord(BaseModel):
     command: str
     rows: list[Validation]
     failed: dict[str, str] = {}
-    """Configurations of which no run went well, and why."""
+    """Reason of each configuration of which no run succeeded."""
     median_error_pct: float | None = None
-    """Of the rows whose ranks had a core each."""
+    """Median absolute error of the rows whose ranks had a core each."""
     held: int = 0
     of: int = 0
-    """How many of these rows lie within their intervals, of how many."""
+    """Number of those rows, of which `held` lie within their intervals."""
 
 
 LEDGER = "validations.jsonl"
-"""In the folder of all validations: one line for each configuration that was ever predicted and run."""
+"""File in the folder of all validations: one line for each configuration that was predicted and run."""
 
 
-class ValidationDir(Folder[ValidationRecord]):
+class ValidationDir(Folder[ValidationRecord], kind="validation", record=ValidationRecord):
     """The folder of one validation."""
-
-    kind = "validation"
-    record_name = "validation's record"
-    record_class = ValidationRecord
-    record_file = "validation.json"
-    dated_by = (record_file,)
 
 
 def read_validations(path: Path) -> list[Validation]:
-    """Return all that was validated so far; a last line that was cut off is left out."""
+    """Return all validations in a file of JSON lines; an incomplete last line is ignored."""
     return read_lines(path, Validation, "a validation", blank_lines=True)

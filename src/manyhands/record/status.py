@@ -1,4 +1,4 @@
-"""How a run is doing, or how it ended, as far as its folder tells."""
+"""The status of a run, read from its folder: running, complete, failed, killed, …"""
 
 import contextlib
 import shutil
@@ -9,22 +9,23 @@ from typing import Literal, NamedTuple
 from pydantic import BaseModel, ValidationError
 
 from manyhands.errors import Diverged, Stopped, UserError, printable
-from manyhands.record.files import remove_unfinished, write_atomically, writing
+from manyhands.record.files import remove_unfinished, writing
 from manyhands.record.owner import own, state_of
 from manyhands.record.run import RunDir, RunRecord
+from manyhands.record.store import write_record
 
 UNREADABLE = "unreadable"
 
 
 class Failure(BaseModel):
-    """Why a run ended early; left in its folder until it is resumed."""
+    """Why a run ended early; kept in its folder until the run is resumed."""
 
     status: Literal["diverged", "failed", "stopped"]
     says: str
 
 
 class Status(NamedTuple):
-    """A word for a table, and what else is known."""
+    """A word for a table, and a detail in a sentence."""
 
     word: str
     says: str = ""
@@ -32,7 +33,7 @@ class Status(NamedTuple):
 
 @contextmanager
 def own_run(run: RunDir, say: Callable[[str], None] = lambda sentence: None) -> Iterator[None]:
-    """Be the owner of a run's folder; remove what an owner that was killed had not finished."""
+    """Own a run's folder; remove the unfinished files of an owner that was killed."""
     run.make()
     with own(run.path, f"run '{run.path.name}'", say):
         remove_unfinished(run.checkpoints)
@@ -42,7 +43,7 @@ def own_run(run: RunDir, say: Callable[[str], None] = lambda sentence: None) -> 
 
 @contextmanager
 def noting_failure(run: RunDir) -> Iterator[None]:
-    """Leave in the folder why the run ended early, if it does."""
+    """Write the reason into the run's folder if the `with` block raises."""
     with writing(run.failure):
         run.failure.unlink(missing_ok=True)
     try:
@@ -53,19 +54,18 @@ def noting_failure(run: RunDir) -> Iterator[None]:
 
 
 def note_failure(run: RunDir, error: BaseException) -> None:
-    """Leave in a run's folder why it ended early; on a full disk this is not to hide the reason."""
-    status: Literal["diverged", "failed", "stopped"] = "failed"
-    if isinstance(error, Diverged):
-        status = "diverged"
-    if isinstance(error, KeyboardInterrupt | Stopped):
-        status = "stopped"
+    """Write into a run's folder why it ended early."""
+    stopped = isinstance(error, KeyboardInterrupt | Stopped)
     says = printable((str(error).strip() or type(error).__name__).splitlines()[0])
-    with contextlib.suppress(OSError):
-        write_atomically(run.failure, Failure(status=status, says=says).model_dump_json() + "\n")
+    failure = Failure(
+        status="stopped" if stopped else "diverged" if isinstance(error, Diverged) else "failed", says=says
+    )
+    with contextlib.suppress(OSError):  # a full disk must not hide the reason
+        write_record(run.failure, failure, indent=None)
 
 
 def status_of(run: RunDir) -> Status:
-    """Tell whether a run is going on, and if not, how it ended."""
+    """Return whether a run is running, and if not, how it ended."""
     state, owner = state_of(run.path)
     if state == "owned":
         return Status("running", f"by {owner}" if owner else "")
@@ -85,7 +85,7 @@ def status_of(run: RunDir) -> Status:
 
 
 def record_of(run: RunDir) -> RunRecord:
-    """Return a run's record; say how the run is doing, or how it ended, where it has none."""
+    """Return a run's record; where there is none, raise an error with the run's status."""
     record = run.read_or_none()
     if record is None:
         word, says = status_of(run)

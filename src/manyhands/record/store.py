@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Generic, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -17,23 +17,40 @@ Record = TypeVar("Record", bound=BaseModel)
 
 
 @dataclass(frozen=True)
+class FileIn:
+    """A file or folder in a record's folder: `toml = FileIn("run.toml")` makes `run.toml` its path."""
+
+    name: str
+
+    def __get__(self, folder: "Folder[Any]", kind: type) -> Path:
+        return folder.path / self.name
+
+
+@dataclass(frozen=True)
 class Folder(Generic[Record]):
-    """The folder of one record; each kind of record has its own subclass, which says how the files are called."""
+    """The folder of one record; every kind of record has a subclass that names the files in it."""
 
     path: Path
 
     kind: ClassVar[str]
-    """What people call it, such as `sweep`."""
-    record_name: ClassVar[str]
-    """What people call its record, such as `sweep's record`."""
     record_class: ClassVar[type[BaseModel]]
+    record_name: ClassVar[str]
+    """The record's name in messages, such as `sweep's record`."""
     record_file: ClassVar[str]
     dated_by: ClassVar[tuple[str, ...]]
-    """Files that tell this kind of folder from others, and by their time of writing which folder is the newest."""
+    """Files that only this kind of folder has; the time of their last change says which folder is the newest."""
+
+    def __init_subclass__(
+        cls, kind: str, record: type[BaseModel], *, file: str = "", name: str = "", dated_by: tuple[str, ...] = ()
+    ) -> None:
+        super().__init_subclass__()
+        cls.kind, cls.record_class, cls.record_name = kind, record, name or f"{kind}'s record"
+        cls.record_file = file or f"{kind}.json"
+        cls.dated_by = dated_by or (cls.record_file,)
 
     @property
     def record(self) -> Path:
-        """The result."""
+        """The path of the record's file."""
         return self.path / self.record_file
 
     def read(self) -> Record:
@@ -41,14 +58,13 @@ class Folder(Generic[Record]):
         return read_record(self.record, cast(type[Record], self.record_class), self.record_name)
 
     def read_or_none(self) -> Record | None:
-        """Return the record, or None where there is none that can be read."""
-        try:
+        """Return the record, or None where it is missing or damaged."""
+        with contextlib.suppress(UserError):
             return self.read()
-        except UserError:
-            return None
+        return None
 
     def write(self, record: Record) -> None:
-        """Write the record."""
+        """Write the record as JSON, atomically."""
         write_record(self.record, record)
 
     def make(self, *, exist_ok: bool = True) -> None:
@@ -66,7 +82,7 @@ class Folder(Generic[Record]):
     @classmethod
     @contextlib.contextmanager
     def kept_if_used(cls, out: Path, *words: str) -> Iterator[Self]:
-        """Make a new folder before the work begins; where that fails or is stopped, a folder left empty is removed."""
+        """Make a new folder for the work in the `with` block; if that raises, remove the folder where it is empty."""
         folder = cls.new(out, *words)
         try:
             yield folder
@@ -77,7 +93,7 @@ class Folder(Generic[Record]):
 
     @classmethod
     def all_in(cls, out: Path) -> list[Self]:
-        """Return the folders of this kind below `out`, the one written last at the end."""
+        """Return the folders of this kind below `out`, the last changed one at the end."""
         written_ns: dict[Path, int] = {}
         for file in (file for name in cls.dated_by for file in out.glob(f"*/{name}")):
             with contextlib.suppress(OSError):  # just deleted
@@ -115,14 +131,12 @@ def writing_below(out: Path) -> Iterator[None]:
     """Turn a failure to write below the folder of `--out` into a user error."""
     try:
         yield
-    except OSError as error:
-        raise UserError(f"cannot write to --out '{out}': {error.strerror}") from None
-    except ValueError as error:  # a name that no file can have
-        raise UserError(f"cannot write to --out '{out}': {error}") from None
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise UserError(f"cannot write to --out '{out}': {getattr(error, 'strerror', error)}") from None
 
 
 def read_record(path: Path, kind: type[Record], name: str) -> Record:
-    """Return the record in a file; `name` says in an error what it should be, such as `sweep's record`."""
+    """Return the record in a file; `name` is its name in messages, such as `sweep's record`."""
     try:
         return kind.model_validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -139,18 +153,18 @@ def write_record(path: Path, record: BaseModel, *, indent: int | None = 2) -> No
 
 
 def read_lines(path: Path, kind: type[Record], name: str, *, blank_lines: bool = False) -> list[Record]:
-    """Return the records of a file with one JSON object a line; a last line that was cut off is left out.
+    """Return the records in a file of JSON lines; an incomplete last line is ignored.
 
-    `name` says in an error what a line should be, such as `a run of a sweep`; `blank_lines` allows empty lines.
+    `name` is what messages call a line, such as `a run of a sweep`; `blank_lines` allows empty lines.
     """
     if not path.is_file():
         return []
     try:
-        whole, newline, _ = path.read_bytes().rpartition(b"\n")
+        lines = path.read_bytes().split(b"\n")[:-1]
     except OSError as error:
         raise UserError(f"cannot read '{path}': {error.strerror}") from None
     records = []
-    for number, line in enumerate(whole.split(b"\n") if newline else [], 1):
+    for number, line in enumerate(lines, 1):
         if blank_lines and not line.strip():
             continue
         try:
@@ -161,12 +175,11 @@ def read_lines(path: Path, kind: type[Record], name: str, *, blank_lines: bool =
 
 
 def append_lines(path: Path, records: Iterable[BaseModel]) -> None:
-    """Append records to such a file; a last line that was cut off when its writer was killed is removed first."""
+    """Append records to a file of JSON lines; an incomplete last line of a killed writer is removed first."""
     try:
-        with alone_in(path.parent), open(path, "ab+") as file:  # or another's new lines might be cut off
+        with alone_in(path.parent), open(path, "ab+") as file:  # another writer's last line may be incomplete for now
             file.seek(0)
-            whole, newline, _ = file.read().rpartition(b"\n")
-            file.truncate(len(whole) + len(newline))
+            file.truncate(file.read().rfind(b"\n") + 1)
             file.writelines(f"{record.model_dump_json()}\n".encode() for record in records)
     except OSError as error:
         raise UserError(f"cannot write to '{path}': {error.strerror}") from None

@@ -1,8 +1,8 @@
-"""What training on n virtual nodes gave: loss and accuracy against virtual time; and the gradient noise of a task."""
+"""Results of training on n virtual nodes, against virtual time; and the gradient noise of a task."""
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from manyhands.config import RunConfig
 
@@ -10,32 +10,28 @@ Method = Literal["one-worker", "stacked", "one-by-one"]
 
 
 class VirtualPoint(BaseModel):
-    """The run at one evaluation."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """Loss and accuracy of a virtual run at one evaluation."""
 
     step: int
     epoch: float
     time_s: float
-    """Virtual seconds since the first step began: when the last of the workers had made this step."""
+    """Virtual seconds from the beginning of the first step until the last worker had finished this step."""
     loss: float
-    """Mean training loss since the evaluation before."""
+    """Mean training loss since the previous evaluation."""
     test_loss: float
     accuracy: float
-    """Share of the test samples that the run's weights get right, if it ended here."""
+    """Share of the test samples that are classified correctly."""
 
 
 class VirtualRecord(BaseModel):
-    """One run on n nodes that are not there."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """The result of one run on n virtual nodes."""
 
     task: str
     sync: str
     nodes: int
     method: Method
-    """How it was computed: one worker on the global batches, whose answer is that of n; all n replicas, batched; or
-    all n, one after the other."""
+    """How it was computed: by one worker on the global batches, which gives the same answer; with all n replicas in
+    one batched model; or with the n replicas one after the other."""
     batch_size: int
     steps: int
     epochs: float
@@ -45,67 +41,58 @@ class VirtualRecord(BaseModel):
     step_loss: list[float]
     """Training loss of each step, over the whole global batch."""
     step_end_s: list[float]
-    """Virtual seconds after which the last of the workers had made each step."""
+    """Virtual seconds until the last worker had finished each step."""
     points: list[VirtualPoint]
-    """The run at each evaluation; the last is its end."""
+    """One for each evaluation; the last is at the end of the run."""
     test_loss: float
     test_accuracy: float
     time_s: float
-    """Virtual seconds of the whole training; evaluations take none."""
+    """Virtual seconds of the whole training, without evaluations."""
     staleness: dict[str, float] = {}
-    """Of an asynchronous run: how many updates old the weights were for which gradients were computed."""
+    """Of an asynchronous run: statistics of the age, in updates, of the weights that gradients were computed for."""
     warnings: list[str] = []
-    """Why its weights are not those of one worker, where an exact strategy would give them."""
+    """Why the weights differ from those of one worker although the strategy is exact."""
     wall_s: float
-    """Real seconds that it took here."""
+    """Real seconds on this machine."""
     weights_sha256: str
     hardware: dict[str, Any]
     versions: dict[str, str]
     config: RunConfig
 
-    def first_with(self, accuracy: float) -> VirtualPoint | None:
-        """Return the first evaluation that shows at least this accuracy, or None where none does."""
-        return next((point for point in self.points if point.accuracy >= accuracy), None)
-
     def time_to(self, accuracy: float) -> float | None:
-        """Return the virtual seconds to the first evaluation that shows at least this accuracy."""
-        found = self.first_with(accuracy)
-        return None if found is None else found.time_s
+        """Return the virtual seconds to the first evaluation with at least this accuracy; None if there is none."""
+        return next((point.time_s for point in self.points if point.accuracy >= accuracy), None)
 
 
 class NoisePoint(BaseModel):
-    """The noise of the gradient at one moment of training."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    """The gradient noise at one step of the training."""
 
     step: int
     epoch: float
     loss: float
-    """Mean loss of the samples that were looked at."""
+    """Mean loss of the samples that were used."""
     gradient_square: float
-    """|G|², unbiased: it may come out below 0 where G is small and the samples are few."""
+    """Unbiased estimate of |G|²; it may be negative where G is small and the samples are few."""
     variance: float
-    """tr(Σ), the variance of one sample's gradient, summed over the weights; unbiased."""
+    """Unbiased estimate of tr(Σ), the variance of one sample's gradient summed over the weights."""
     scale: float | None
-    """tr(Σ) / |G|², in samples; None where |G|² did not come out above 0."""
+    """tr(Σ) / |G|², in samples; None where the estimate of |G|² is not positive."""
     low: float
-    """Lower end of a 90 % interval."""
+    """Lower bound of the 90 % interval of `scale`."""
     high: float | None
-    """Its upper end; None where the samples do not tell |G|² from 0."""
+    """Its upper bound; None where |G|² cannot be told from 0."""
 
 
 class NoiseRecord(BaseModel):
     """The gradient noise of a task at a few points of its training."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
     task: str
     batch_size: int
-    """Of the training itself."""
+    """Batch of the training itself."""
     small_rows: int
     """Samples of the smaller of the two batches that are compared."""
     large_rows: int
-    """Samples of the larger: all that were looked at in one point."""
+    """Samples of the larger batch: all that were used at one point."""
     points: list[NoisePoint]
     seed: int
     wall_s: float

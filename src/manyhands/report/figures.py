@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import get_args
 
 from manyhands.record import Cause, Fit, Interval, Row, SweepRecord
-from manyhands.record.texts import cell_names, coverage, has_width, in_brackets, milliseconds, with_coverage
+from manyhands.record.labels import cell_names, coverage, with_coverage
+from manyhands.record.texts import in_brackets, milliseconds
 from manyhands.report.curves import Curve, curves, fitted_speed_up
 from manyhands.report.drawing import Axis, Figure, Series, View, dashed, listed
 from manyhands.report.palette import DASHES, MARKERS, engine_colour
@@ -232,7 +233,7 @@ def _most(drawn: Sequence[Curve]) -> int:
 
 def least_coverage(intervals: Iterable[Interval | None]) -> str:
     """Return the least coverage of the intervals that are shown; empty where none is."""
-    known = [interval for interval in intervals if interval and has_width(interval)]
+    known = [interval for interval in intervals if interval and interval.is_shown]
     return coverage(min(known, key=lambda interval: interval.coverage_pct)) if known else ""
 
 

@@ -1,15 +1,8 @@
 """The page of a sweep."""
 
 from manyhands.record import Row, SweepDir, SweepRecord
-from manyhands.record.texts import (
-    NOTHING,
-    cell_name,
-    cell_names,
-    percent,
-    rate,
-    times,
-    with_coverage,
-)
+from manyhands.record.labels import cell_name, cell_names, with_coverage
+from manyhands.record.texts import NOTHING, percent, rate, times
 from manyhands.report.curves import curves
 from manyhands.report.figures import CAUSES, least_coverage, sweep_figures
 from manyhands.report.histories import losses, runs_of, timelines

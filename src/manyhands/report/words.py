@@ -6,23 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.record import Fit, Interval, Remedy, Row, SweepRecord
+from manyhands.record.labels import cell_names, coverage, span, with_coverage, with_span, workers_span
 from manyhands.record.sweep import LARGE_ERROR_PCT
-from manyhands.record.texts import (
-    cell_names,
-    count,
-    coverage,
-    day,
-    duration,
-    figure,
-    has_width,
-    in_brackets,
-    percent,
-    rate,
-    span,
-    with_coverage,
-    with_span,
-    workers_span,
-)
+from manyhands.record.texts import count, day, duration, figure, in_brackets, percent, rate
 from manyhands.report.curves import Curve, curves
 from manyhands.report.tables.sweeps import LAWS
 
@@ -124,7 +110,7 @@ def _usl(fit: Fit) -> str:
     if fit.best_workers is None:
         return f"no point shows where adding workers stops helping ({why})"
     best = fit.best_workers
-    interval = f"{coverage(best)}: {workers_span(best)}" if has_width(best) else ""
+    interval = f"{coverage(best)}: {workers_span(best)}" if best.is_shown else ""
     return f"adding workers stops helping at {best.value:.0f}{in_brackets(interval, why)}"
 
 

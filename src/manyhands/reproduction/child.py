@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from manyhands.crossval import CrossvalRecord
+from manyhands.crossval.record import CrossvalRecord
 from manyhands.errors import UserError
 from manyhands.measurement.measure import measure, run_for_record
 from manyhands.record import ProfileRecord, RunDir

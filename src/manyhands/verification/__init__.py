@@ -1,1 +1,1 @@
-"""`manyhands verify`: whether n workers give the answer of one (`verify`), to round-off and no further (`roundoff`)."""
+"""`manyhands verify`: whether n workers give the answer of one worker (`verify`), up to round-off (`roundoff`)."""

@@ -1,9 +1,9 @@
-"""How large round-off is: how far serial runs part that differ in nothing but the order of their sums.
+"""Bounds of round-off, from the distance of serial runs that differ only in the order of their sums.
 
 Lengths are Euclidean, of each tensor after each step, so that an error in a small tensor is not lost in a large one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -15,43 +15,33 @@ Lengths = NDArray[np.float64]
 """(steps, tensors)."""
 
 FACTOR = 16.0
-"""How many times as far apart as those serial runs round-off may bring two others: optimisers that divide by gradients
-make much of single small ones, so that of 120 comparisons two came to 3 and 3.5 times."""
+"""Ratio of the bound to the largest distance of those serial runs. Optimisers that divide by gradients amplify single
+small ones: of 120 comparisons, two came to 3 and 3.5 times that distance."""
 LAST_DIGITS = 2.0
-"""How many units in the last place of a tensor's largest weight a step may round differently."""
+"""Rounding error of a step, in units in the last place of the tensor's largest weight."""
 OF_CHANGE = 64.0
-"""How many units of the number type's precision a step's change may be off."""
+"""Rounding error of a step's change, in units of the number type's precision."""
 
 
-def distances(some: Floats, others: Floats, starts: Sequence[int]) -> Lengths:
-    """Return how far two runs' weights are apart in each tensor after each step; tensors begin at `starts`."""
-    return np.stack([_lengths(a.astype(np.float64) - b, starts) for a, b in zip(some, others, strict=True)])
-
-
-def changes(start: Floats, weights: Floats, starts: Sequence[int]) -> Lengths:
-    """Return how far training has brought each tensor from its first weights after each step."""
-    return np.stack([_lengths(row.astype(np.float64) - start, starts) for row in weights])
+def distances(some: Iterable[Floats], others: Iterable[Floats], starts: Sequence[int]) -> Lengths:
+    """Return the distance of two runs' weights in each tensor after each step; tensors begin at `starts`."""
+    gaps = (a.astype(np.float64) - b for a, b in zip(some, others, strict=True))
+    return np.stack([np.sqrt(np.add.reduceat(gap * gap, starts)) for gap in gaps])
 
 
 def round_off_bound(start: Floats, serial: Floats, permuted: Sequence[Floats], starts: Sequence[int]) -> Lengths:
-    """Return how far round-off may bring another run from the serial one.
+    """Return the distance from the serial run that round-off can explain.
 
-    That is some times the largest distance so far between any two of the serial and the `permuted` runs, which sum in
-    other orders: they part by rounding, and grow apart as any two runs do. The number type adds what a few last digits
-    make, since few runs may agree by luck in a tensor of few weights.
+    That is `FACTOR` times the largest distance so far between any two of the serial and the `permuted` runs, which sum
+    in other orders. A few units of the number type's precision are added, since few runs may agree by chance in a
+    tensor of few weights.
     """
     eps = float(np.finfo(serial.dtype).eps)
     pairs = [distances(a, b, starts) for a, b in combinations([serial, *permuted], 2)]
     apart = np.maximum.accumulate(np.max(pairs, axis=0), axis=0) if pairs else 0.0
-    before = [start, *serial[:-1]]
-    steps = np.stack([_lengths(b.astype(np.float64) - a, starts) for a, b in zip(before, serial, strict=True)])
+    steps = distances(serial, [start, *serial[:-1]], starts)
     largest = np.stack([np.maximum.reduceat(np.abs(row), starts) for row in serial]).astype(np.float64)
     roots = np.sqrt(np.arange(1, len(serial) + 1))[:, None]  # errors of single steps add up as in a random walk
     of_weights = LAST_DIGITS * eps * roots * np.maximum.accumulate(largest, axis=0)
     bound: Lengths = FACTOR * apart + of_weights + OF_CHANGE * eps * np.sqrt(np.cumsum(steps**2, axis=0))
     return bound
-
-
-def _lengths(row: Lengths, starts: Sequence[int]) -> Lengths:
-    lengths: Lengths = np.sqrt(np.add.reduceat(row * row, starts))
-    return lengths

@@ -10,7 +10,8 @@ import pytest
 
 from manyhands.cli.crossval import sentence
 from manyhands.cli.main import main
-from manyhands.crossval import CrossvalRecord, CrossvalTable, tabulate
+from manyhands.crossval.record import CrossvalRecord, CrossvalTable
+from manyhands.crossval.run import tabulate
 from manyhands.request import resolve
 
 TINY = f"{Path(__file__).parents[2] / 'conformance' / 'tiny.py'}:mlp"

@@ -18,10 +18,10 @@ import manyhands
 from manyhands import tasks
 from manyhands.comm import Comm
 from manyhands.config import RunConfig
-from manyhands.crossval import CrossvalRecord, cross_validate, tabulate
 from manyhands.crossval import run as crossval_run
-from manyhands.crossval.record import half_interval, improvement
-from manyhands.crossval.units import FoldsAsk, assign, units_of
+from manyhands.crossval.record import CrossvalRecord, half_interval, improvement
+from manyhands.crossval.run import cross_validate, tabulate
+from manyhands.crossval.units import FoldSettings, assign, units_of
 from manyhands.data import Dataset, Split
 from manyhands.errors import Diverged, RankFailed, UserError
 from manyhands.record import Pulse
@@ -61,7 +61,7 @@ def test_a_fold_is_what_train_gives_on_it(crossval: Crossval, tmp_path: Path, ne
     record = crossval(network, stacked=False)
     task = tasks.load(f"{TINY}:{network}")
     data: Dataset = load_data(task, record.config)
-    ask = FoldsAsk(folds=3)
+    ask = FoldSettings(folds=3)
     for unit, fold in zip(units_of(assign(data.train, ask, 0), ask), record.folds, strict=True):
         alone = manyhands.train(replace(task, data=partial(unit.of, data)), epochs=2, blas_threads=1, out=tmp_path)
         assert (alone.test_accuracy, alone.test_loss, alone.weights_sha256) == bits(record)[fold.fold]
@@ -202,9 +202,9 @@ def stop() -> None:
     raise KeyboardInterrupt
 
 
-def shared_cores(monkeypatch: pytest.MonkeyPatch, crossval: Crossval, **options: Any) -> tuple[RunConfig, FoldsAsk]:
+def shared_cores(monkeypatch: pytest.MonkeyPatch, crossval: Crossval, **options: Any) -> tuple[RunConfig, FoldSettings]:
     """Return what would be run, without running it."""
-    found: list[tuple[RunConfig, FoldsAsk]] = []
+    found: list[tuple[RunConfig, FoldSettings]] = []
     monkeypatch.setattr(crossval_run, "_run", lambda config, ask, *rest: found.append((config, ask)) or stop())
     with pytest.raises(KeyboardInterrupt):
         crossval(**{"engine": "threads", **options})

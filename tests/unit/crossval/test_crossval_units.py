@@ -6,8 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from manyhands.crossval.units import FoldsAsk, Sharing, Unit, assign, check_units, read_places, units_of, write_places
+from manyhands.crossval.units import (
+    FoldSettings,
+    Sharing,
+    Unit,
+    assign,
+    read_places,
+    units_of,
+    write_places,
+)
 from manyhands.data import Dataset, Split
+from manyhands.data.folds import check_classes
 from manyhands.errors import UserError
 
 
@@ -23,14 +32,14 @@ def split_of(counts: list[int], copies: int = 1) -> Split:
     return Split(torch.arange(len(y)).float().unsqueeze(1), y, copies=copies)
 
 
-def units(split: Split, ask: FoldsAsk, seed: int = 0) -> list[Unit]:
+def units(split: Split, ask: FoldSettings, seed: int = 0) -> list[Unit]:
     return units_of(assign(split, ask, seed), ask)
 
 
 @settings(max_examples=30)
 @given(st.data(), st.integers(2, 6), st.integers(0, 3), st.integers(0, 2**40))
 def test_folds_are_disjoint_complete_and_stratified(data: st.DataObject, folds: int, nodes: int, seed: int) -> None:
-    ask = FoldsAsk(folds=folds, nodes=nodes)
+    ask = FoldSettings(folds=folds, nodes=nodes)
     counts = data.draw(st.lists(st.integers(ask.num_units, ask.num_units + 9), min_size=1, max_size=4))
     split = split_of(counts)
     found = units(split, ask, seed)
@@ -55,13 +64,13 @@ def test_folds_are_scikit_learns_for_the_seed() -> None:
 
     split = split_of([20, 31, 12])
     theirs = StratifiedKFold(5, shuffle=True, random_state=3).split(split.y, split.y)
-    for unit, (train, test) in zip(units(split, FoldsAsk(folds=5), seed=3), theirs, strict=True):
+    for unit, (train, test) in zip(units(split, FoldSettings(folds=5), seed=3), theirs, strict=True):
         assert unit.train.tolist() == train.tolist()
         assert unit.test.tolist() == test.tolist()
 
 
 def test_the_seed_decides_the_folds() -> None:
-    split, ask = split_of([30, 30]), FoldsAsk(folds=3)
+    split, ask = split_of([30, 30]), FoldSettings(folds=3)
     assert assign(split, ask, 1).equal(assign(split, ask, 1))
     assert not assign(split, ask, 1).equal(assign(split, ask, 2))
 
@@ -69,7 +78,7 @@ def test_the_seed_decides_the_folds() -> None:
 def test_copies_of_a_sample_stay_together_and_are_tested_once() -> None:
     split = split_of([9, 9], copies=3)
     data = Dataset("rows", split, split.take(2), classes=2)
-    for unit in units(split, FoldsAsk(folds=3)):
+    for unit in units(split, FoldSettings(folds=3)):
         fold = unit.of(data)
         assert (len(fold.train), len(fold.test)) == (36, 6)
         trained, _ = fold.train.batch(torch.arange(len(fold.train)), torch.float32)
@@ -80,27 +89,27 @@ def test_copies_of_a_sample_stay_together_and_are_tested_once() -> None:
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
-        (FoldsAsk(folds=5), "class 1 has 4 training samples, too few for 5 folds"),
-        (FoldsAsk(folds=2, nodes=3), "class 1 has 4 training samples, too few for 3 nodes of 2 folds"),
+        (FoldSettings(folds=5), "class 1 has 4 training samples, too few for 5 folds"),
+        (FoldSettings(folds=2, nodes=3), "class 1 has 4 training samples, too few for 3 nodes of 2 folds"),
     ],
 )
-def test_a_class_too_small_is_named(ask: FoldsAsk, says: str) -> None:
+def test_a_class_too_small_is_named(ask: FoldSettings, says: str) -> None:
     with pytest.raises(UserError, match=says):
-        check_units(split_of([50, 4, 0, 9]), ask)
+        check_classes(split_of([50, 4, 0, 9]).y, ask.num_units, str(ask))
 
 
 def test_as_many_folds_as_the_rarest_class_has_samples() -> None:
-    check_units(split_of([50, 4, 0, 9]), FoldsAsk(folds=4))
+    check_classes(split_of([50, 4, 0, 9]).y, FoldSettings(folds=4).num_units, "4 folds")
 
 
 @pytest.mark.parametrize("wrong", [{"folds": 1}, {"folds": 0}, {"folds": 2, "nodes": -1}])
 def test_what_makes_no_sense_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(UserError, match="must be at least"):
-        FoldsAsk(**wrong)
+        FoldSettings(**wrong)
 
 
 def test_places_are_read_as_written(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    places = assign(split_of([10, 10]), FoldsAsk(folds=2, nodes=2), 0)
+    places = assign(split_of([10, 10]), FoldSettings(folds=2, nodes=2), 0)
     write_places(tmp_path / "folds.npy", places)
     assert read_places(tmp_path / "folds.npy").equal(places)
     assert [p.name for p in tmp_path.iterdir()] == ["folds.npy"]

@@ -12,7 +12,7 @@ from reading import drawn
 from stored import stored_run, stored_sweep
 
 from manyhands.record import Kind, Row, SweepRecord
-from manyhands.record.texts import cell_name
+from manyhands.record.labels import cell_name
 from manyhands.report.curves import curves, fitted_speed_up
 from manyhands.report.drawing import Figure, Series
 from manyhands.report.figures import row_labels, sweep_figures

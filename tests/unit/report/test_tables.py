@@ -12,8 +12,9 @@ from rich.console import Console
 
 from manyhands.cli.tables import print_table
 from manyhands.record import Cell, Interval, Others, Row, SweepRecord
+from manyhands.record.labels import cell_name
 from manyhands.record.simulation import Estimate
-from manyhands.record.texts import cell_name, milliseconds
+from manyhands.record.texts import milliseconds
 from manyhands.report.html import Page, Section, render
 from manyhands.report.tables.sweeps import ON_TERMINAL, fits_table, notes, numbers_table, scaling_table
 from manyhands.report.tables.table import Column, Table, as_csv, as_markdown, estimated, numbers, tabulate

@@ -8,17 +8,7 @@ from typing import Any, NamedTuple
 
 from manyhands.record import RankRecord, RunDir, RunRecord
 from manyhands.record.status import status_of
-from manyhands.record.texts import (
-    duration,
-    fixed,
-    num_bytes,
-    percent,
-    plain,
-    rate,
-    share,
-    times,
-    workers_name,
-)
+from manyhands.record.texts import duration, fixed, num_bytes, percent, plain, rate, share, times, workers_name
 from manyhands.report.stacks import PARTS as PART_NAMES
 from manyhands.report.stacks import parts_ms
 from manyhands.report.tables.table import Column, Table, attribute, fields, numbers, tabulate

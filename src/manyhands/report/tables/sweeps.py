@@ -5,23 +5,8 @@ from operator import attrgetter
 from typing import Any
 
 from manyhands.record import Cell, Fit, Interval, Row, SweepRecord
-from manyhands.record.texts import (
-    NOTHING,
-    cell_name,
-    cell_names,
-    count,
-    duration,
-    duration_with_span,
-    figure,
-    fixed,
-    num_bytes,
-    percent,
-    plain,
-    rate,
-    times,
-    with_span,
-    workers_span,
-)
+from manyhands.record.labels import cell_name, cell_names, duration_with_span, with_span, workers_span
+from manyhands.record.texts import NOTHING, count, duration, figure, fixed, num_bytes, percent, plain, rate, times
 from manyhands.report.stacks import PARTS as PART_NAMES
 from manyhands.report.stacks import parts_ms
 from manyhands.report.tables.table import Column, Table, attribute, fields, numbers, one_line, tabulate

@@ -3,8 +3,9 @@
 from math import ceil
 
 from manyhands.measurement.budget import ENOUGH_REPEATS
+from manyhands.record.labels import cell_names, with_coverage
 from manyhands.record.sweep import Cause, Finding, Fit, Kind, LostShare, Row
-from manyhands.record.texts import cell_names, count, in_brackets, milliseconds, num_bytes, plain, with_coverage
+from manyhands.record.texts import count, in_brackets, milliseconds, num_bytes, plain
 from manyhands.scaling.analysis.losses import Loss
 from manyhands.scaling.analysis.measured import Measured, strategy_of
 from manyhands.scaling.analysis.remedies import remedies

@@ -7,8 +7,9 @@ from math import ceil, inf
 from manyhands import launch, spec, sync
 from manyhands.errors import UserError
 from manyhands.measurement.stats import median, paired, through
+from manyhands.record.labels import with_coverage
 from manyhands.record.sweep import Cause, Cell, Fit, Interval, Remedy, Row
-from manyhands.record.texts import count, in_brackets, with_coverage
+from manyhands.record.texts import count, in_brackets
 from manyhands.scaling.analysis.losses import Loss
 from manyhands.scaling.analysis.measured import strategy_of
 from manyhands.scaling.analysis.rows import rates
