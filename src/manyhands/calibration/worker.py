@@ -1,39 +1,41 @@
-"""What every rank does for a calibration: time the calls between the ranks, then the task's steps."""
+"""One rank's part in a calibration: time the calls between the ranks, then the task's steps."""
 
+import socket
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from manyhands.calibration.calls import SIZES, GoOn, time_calls
-from manyhands.calibration.hosts import clock_lead_s, host_names, shifted
+from manyhands.calibration.hosts import clock_lead_s, shifted
 from manyhands.calibration.steps import time_steps
 from manyhands.comm import Comm
+from manyhands.comm.texts import gather_texts
 from manyhands.machine.load import CoreMeter
 from manyhands.record import Pulse
 from manyhands.training.job import Job
 from manyhands.training.watch import Watch
 
 FINE = 1000
-"""Parts of the whole that progress is told in."""
+"""Steps of the progress that a rank shows."""
 
 
 class CalibrationAsk(NamedTuple):
-    """How long to do what."""
+    """What a rank is to measure, and for how long."""
 
     rows: list[int]
     """Of each rank."""
     steps_s: float
     calls_s: float = 0.0
-    """Nothing where the calls were timed already."""
+    """0 where the calls were timed on an earlier visit."""
     sizes: Sequence[int] = SIZES
     """Bytes of the calls."""
     blocks: Sequence[int] = ()
-    """Steps of a block with each number of rows, as in an earlier visit."""
+    """Steps of a block with each number of rows, as on an earlier visit."""
 
 
 def calibrate_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
-    """Time calls and steps as one rank of `comm`; return what this rank saw."""
+    """Time calls and steps as one rank of `comm`; return this rank's times as plain JSON."""
     ask, meter = CalibrationAsk(**job.extra), CoreMeter()
     total_s = ask.calls_s + ask.steps_s
     stopped = False
@@ -41,16 +43,16 @@ def calibrate_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     def follow(before_s: float, seconds: float) -> GoOn:
         def go_on(done: float) -> bool:
             nonlocal stopped
-            word = torch.tensor([0 if watch.stop_asked() else 1 if done < 1 else 2])
-            comm.broadcast_(word)
-            stopped = stopped or int(word) == 0
+            decision = torch.tensor([0 if watch.stop_asked() else 1 if done < 1 else 2])
+            comm.broadcast_(decision)
+            stopped = stopped or int(decision) == 0
             if comm.rank == 0:
                 watch.pulse(_pulse((before_s + done * seconds) / total_s))
-            return int(word) == 1
+            return int(decision) == 1
 
         return go_on
 
-    hosts = host_names(comm)
+    hosts = gather_texts(comm, socket.gethostname())
     apart = len(set(hosts)) > 1
     calls, steps = [], []
     if ask.calls_s:

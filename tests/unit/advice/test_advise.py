@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 from made_up_machine import BATCH, ETHERNET, NUMEL, SAMPLES, calibration, constant, network
 
 from manyhands.advice import advise as module
-from manyhands.advice import request as advise_asked
-from manyhands.advice import train as advise_train
+from manyhands.advice import prepare
 from manyhands.advice.noise_scale import CriticalBatch
-from manyhands.advice.rank import Book
+from manyhands.advice.prepare import worker_counts
+from manyhands.advice.rank import Book, product, quotient
 from manyhands.advice.reasons import next_bottleneck
-from manyhands.advice.search import batches, product, quotient, worker_counts
+from manyhands.advice.request import CheckedAdvice
+from manyhands.advice.search import batches
 from manyhands.advice.train import KnownSteps, Recipe, StepsLaw, Trainer
 from manyhands.errors import UserError
+from manyhands.machine import facts
 from manyhands.model.cluster import LinkSpec
 from manyhands.record.advice import AdviceDir, AdviceRecord, TargetTraining
 from manyhands.record.run import Others
@@ -43,7 +45,7 @@ class MadeUpTrainer:
     rows_meet = False
 
     def __init__(self, name: str, task: Any, target: float, observe: Any) -> None:
-        self.target, self.trained = target, list[tuple[str, int, int]]()
+        self.name, self.target = name, target
 
     def can_follow(self, recipe: Recipe) -> bool:
         return recipe.sync != "average-once"
@@ -76,7 +78,8 @@ def advise(monkeypatch: pytest.MonkeyPatch) -> Advise:
         found.config.lr, found.config.epochs, found.task = 0.01, 20, SimpleNamespace(optimizer="sgd")
         return found
 
-    monkeypatch.setattr(advise_asked, "TaskNetwork", made_up)
+    monkeypatch.setattr(prepare, "TaskNetwork", made_up)
+    monkeypatch.setattr(prepare, "Trainer", MadeUpTrainer)
     monkeypatch.setattr(module, "Trainer", MadeUpTrainer)
     monkeypatch.setattr(module, "noise_scale", lambda task, **options: None)
     monkeypatch.setattr(module, "critical_batch", lambda noise: CriticalBatch(CRITICAL, 400.0, 700.0, "The noise."))
@@ -206,7 +209,7 @@ def test_the_budget_ends_a_training_which_then_says_nothing(advise: Advise, monk
         return found.model_copy(update={"steps": None, "made": 1})
 
     monkeypatch.setattr(MadeUpTrainer, "train", train)
-    monkeypatch.setattr(advise_asked.CheckedAdvice, "in_time", property(lambda self: not ended))
+    monkeypatch.setattr(CheckedAdvice, "in_time", property(lambda self: not ended))
     found = advise()
     assert len(ended) == 1
     assert {training.batch_size for training in found.trainings} == {BATCH}
@@ -214,17 +217,17 @@ def test_the_budget_ends_a_training_which_then_says_nothing(advise: Advise, monk
 
 
 def test_ctrl_c_gives_the_advice_that_is_known(advise: Advise, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(self: Any, recipe: Recipe, most_steps: int) -> list[TargetTraining]:
+    def stop(*args: Any) -> list[TargetTraining]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module._Adviser, "_train_all", stop)
+    monkeypatch.setattr(module, "confirm", stop)
     found = advise()
     assert found.status == "interrupted"
     assert found.best[0].steps_from == "noise scale"
 
 
 def test_this_host_has_its_own_cores_and_engines(advise: Advise, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advise_asked.facts, "cores", lambda: 2)
+    monkeypatch.setattr(facts, "cores", lambda: 2)
     found = advise(cluster=None, max_workers=0)
     assert {(row.engine, row.workers) for row in found.best} == {("threads", 2), ("mpi", 2), ("serial", 1)}
     assert found.cluster == "this host"
@@ -329,7 +332,7 @@ def test_intervals_of_products(a: Estimate, b: Estimate) -> None:
 
 
 def test_what_no_training_can_tell_is_refused_where_it_was_named(advise: Advise) -> None:
-    with pytest.raises(UserError, match="'average-once' takes is told by no short training of 'mlp'; leave it out"):
+    with pytest.raises(UserError, match="training of 'mlp' can count the steps of 'average-once'; leave it out"):
         advise(syncs="allreduce,average-once")
 
 
@@ -347,7 +350,7 @@ def test_replicas_with_dropout_are_not_trained_side_by_side() -> None:
     from manyhands import tasks
 
     def can_follow(name: str, sync: str) -> bool:
-        return Trainer(name, tasks.load(name), 0.7, lambda pulse: None).can_follow(Recipe(sync, 2, 64, 0.05, 0.0))
+        return Trainer(name, tasks.load(name), 0.7, lambda *progress: None).can_follow(Recipe(sync, 2, 64, 0.05, 0.0))
 
     assert can_follow("mlp", "local-sgd:period=8")
     assert can_follow("cnn", "allreduce")
@@ -358,13 +361,13 @@ def test_what_there_is_no_memory_for_is_left_out_before_anything_is_trained(
     advise: Advise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     each = 2 * 4 * NUMEL  # weights and gradients
-    monkeypatch.setattr(advise_train.psutil, "virtual_memory", lambda: SimpleNamespace(total=0, available=4 * each + 1))
+    monkeypatch.setattr(facts, "available_bytes", lambda: 4 * each + 1)
     said: list[str] = []
     found = advise(syncs="allreduce,local-sgd:period=8", max_workers=16, say=said.append)
     assert max(row.workers for row in found.looked_at if row.sync == "allreduce") == 16
     assert max((each.workers for each in found.trainings), default=1) <= 4
     assert any(sentence.startswith("local-sgd:period=8 is left out with more than 4 workers") for sentence in said)
-    monkeypatch.setattr(advise_train.psutil, "virtual_memory", lambda: SimpleNamespace(total=0, available=2 * each - 1))
+    monkeypatch.setattr(facts, "available_bytes", lambda: 2 * each - 1)
     with pytest.raises(UserError, match="no memory to train 2 replicas with 'local-sgd:period=8'"):
         advise(syncs="local-sgd:period=8")
 
@@ -419,7 +422,7 @@ def test_really_training_until_an_accuracy(tmp_path: Path) -> None:
     from manyhands import tasks, train
 
     heard: list[float] = []
-    trainer = Trainer("mlp", tasks.load("mlp"), 0.7, lambda pulse: heard.append(pulse.accuracy))
+    trainer = Trainer("mlp", tasks.load("mlp"), 0.7, lambda recipe, seed, epoch, accuracy: heard.append(accuracy))
     found = trainer.train(Recipe("allreduce", 1, 64, 0.05, 0.0), 0, 2000)
     assert found.steps is not None
     assert found.accuracy >= 0.7 > max(heard[:-1], default=0.0)

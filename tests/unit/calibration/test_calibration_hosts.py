@@ -10,7 +10,7 @@ from made_up_machine import ETHERNET, calibration, constant, network
 from manyhands import sync
 from manyhands.calibration import hosts as calibration_hosts
 from manyhands.calibration.calibrate import num_hosts
-from manyhands.calibration.hosts import clock_lead_s, host_names, shifted
+from manyhands.calibration.hosts import clock_lead_s, shifted
 from manyhands.comm import Comm
 from manyhands.errors import UserError
 from manyhands.model.host import BURST
@@ -41,12 +41,6 @@ def predicted(known: Calibration, spec: str, workers: int, way: str = "events") 
     point = WorkerCount(workers, workers, 64 * workers, 10**9)
     strategy = sync.make(spec)
     return asked.events(strategy, point, lambda: None) if way == "events" else next(asked.formula(strategy, [point]))
-
-
-def test_ranks_tell_their_hosts(ranks: Ranks) -> None:
-    found = ranks(host_names, 3)
-    assert {len(names) for names in found} == {3}
-    assert len({name for names in found for name in names}) == 1
 
 
 def test_how_far_a_clock_is_ahead_is_found(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
