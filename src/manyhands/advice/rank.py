@@ -150,6 +150,6 @@ def product(a: Estimate, b: Estimate) -> Estimate:
 
 
 def quotient(a: Estimate, b: Estimate) -> Estimate:
-    """Divide independent estimates."""
+    """Divide independent estimates, whose relative errors add up as in a product."""
     low = max(b.low, b.value**2 / b.high)  # where an interval reaches to 0, by the factor of its upper end
     return product(a, Estimate(value=1 / b.value, low=1 / b.high, high=1 / low))

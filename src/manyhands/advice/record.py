@@ -34,8 +34,8 @@ def make_record(
     within = affordable(ranked, request.max_cost)
     if not within:
         raise UserError(_nothing_affordable(ranked, checked))
-    own = (SERIAL, checked.batch_size)
-    alone = next(way for way in ranked if (way.engine, way.predicted.point.batch_size) == own)
+    by_itself = [way for way in ranked if way.engine == SERIAL]
+    alone = next(way for way in by_itself if way.predicted.point.batch_size == checked.batch_size)
     rows = {way: _row(way, alone, book, checked) for way in ranked}
     best = []
     for way in pick(within):

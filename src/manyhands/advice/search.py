@@ -25,12 +25,12 @@ class Candidate(NamedTuple):
     predicted: Predicted
 
 
-def batches(own: int, critical: CriticalBatch, samples: int) -> list[int]:
-    """Return the batches to consider: the task's `own`, halved and doubled, up to the critical batch."""
+def batches(usual: int, critical: CriticalBatch, samples: int) -> list[int]:
+    """Return the batches to consider: the task's `usual` one, halved and doubled, up to the critical batch."""
     limit = max(1.0, critical.known_rows)
-    least, most = max(1.0, SMALLEST * min(own, limit)), min(samples, max(own, limit))
-    sizes = {own >> k for k in range(own.bit_length())} | {own << k for k in range(samples.bit_length())}
-    return sorted(size for size in sizes if size == own or least <= size <= most)
+    least, most = max(1.0, SMALLEST * min(usual, limit)), min(samples, max(usual, limit))
+    sizes = {usual >> k for k in range(usual.bit_length())} | {usual << k for k in range(samples.bit_length())}
+    return sorted(size for size in sizes if size == usual or least <= size <= most)
 
 
 def candidates(

@@ -261,7 +261,7 @@ def _join(
     cores: CoreTimes,
 ) -> Calibration:
     """Join all ranks' times of all stages to a calibration."""
-    made = time.strftime("%Y-%m-%d %H:%M:%S")
+    measured_at = time.strftime("%Y-%m-%d %H:%M:%S")
     tasks: dict[str, TaskCosts] = {}
     contention: list[Contention] = []
     calls: dict[str, list[CallTimes]] = {}
@@ -269,7 +269,7 @@ def _join(
     for stage, ranks in zip(stages, of_stages, strict=True):
         times = joined_steps([rank["steps"] for rank in ranks])
         if stage.ranks == 1:
-            tasks[stage.task] = _task_costs(stage.task, measured[stage.task], times, ranks[0]["steps"], made)
+            tasks[stage.task] = _task_costs(stage.task, measured[stage.task], times, ranks[0]["steps"], measured_at)
             continue
         hosts[stage.engine] = num_hosts(ranks)
         calls.setdefault(stage.engine, []).extend(joined_calls([rank["calls"] for rank in ranks]))
@@ -296,11 +296,11 @@ def _join(
     hardware = facts.hardware()
     return Calibration(
         machine=machine_name(hardware),
-        made=made,
+        made=measured_at,
         hardware=hardware,
         versions=facts.versions(),
         tasks=tasks,
-        comms={engine: comm_costs(engine, points, made, hosts[engine]) for engine, points in calls.items()},
+        comms={engine: comm_costs(engine, points, measured_at, hosts[engine]) for engine, points in calls.items()},
         contention=contention,
         cores=cores,
         others=worst(others_of([rank["use"] for rank in ranks]) for ranks in of_stages),
@@ -308,7 +308,7 @@ def _join(
 
 
 def _task_costs(
-    name: str, measured: _Measured, points: list[RowTimes], steps: Sequence[dict[str, Any]], made: str
+    name: str, measured: _Measured, points: list[RowTimes], steps: Sequence[dict[str, Any]], measured_at: str
 ) -> TaskCosts:
     updates = [undisturbed(point["update_ms"]) / max(undisturbed(point["serial_ms"]), 1e-9) for point in steps]
     replica = measured.ready.replica
@@ -320,7 +320,7 @@ def _task_costs(
         batch_size=measured.batch_size,
         piece_rows=measured.config.micro_batch,
         **measured.counts._asdict(),
-        made=made,
+        made=measured_at,
         points=points,
         touch_ms=[ms for point in steps for ms in point["touch_ms"]],
         update_share=min(1.0, statistics.median(updates)),

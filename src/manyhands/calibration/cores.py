@@ -3,11 +3,11 @@
 From this `simulate` predicts how more workers than were measured would slow each other down.
 """
 
-import math
 import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
 import torch
@@ -73,34 +73,26 @@ def _lock() -> Work:
 def _at_once(make: Make, threads: int) -> list[float]:
     """Return the microseconds per operation of each of `threads` threads that work at the same time."""
     begin, stop = threading.Barrier(threads + 1), threading.Event()
-    took_us = [math.inf] * threads
 
-    def work(i: int) -> None:
+    def work() -> float:
         try:
             operation = make()
             operation()
-            begin.wait(LATEST_S)
-        except threading.BrokenBarrierError:
-            return
         except BaseException:
             begin.abort()  # or the others would wait for this one
             raise
+        begin.wait(LATEST_S)
         begun_s, done = time.perf_counter(), 0
         while not (stop.is_set() and done):
             operation()
             done += 1
-        took_us[i] = 1e6 * (time.perf_counter() - begun_s) / done
+        return 1e6 * (time.perf_counter() - begun_s) / done
 
-    workers = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(threads)]
-    try:
-        for worker in workers:
-            worker.start()
-        begin.wait(LATEST_S)
-        time.sleep(ROUND_S)
-    finally:
-        stop.set()
-        for worker in workers:
-            worker.join()
-    if math.inf in took_us:
-        raise RuntimeError("a thread failed while bare threads were timed")
-    return took_us
+    with ThreadPoolExecutor(threads) as pool:
+        workers = [pool.submit(work) for _ in range(threads)]
+        try:
+            begin.wait(LATEST_S)
+            time.sleep(ROUND_S)
+        finally:
+            stop.set()
+        return [worker.result() for worker in workers]

@@ -13,7 +13,7 @@ FASTEST = 1000.0
 """Gigabytes a second above which a fit says no more than that there is no cost."""
 
 
-def comm_costs(engine: str, points: Sequence[CallTimes], made: str, hosts: int) -> CommCosts:
+def comm_costs(engine: str, points: Sequence[CallTimes], measured_at: str, hosts: int) -> CommCosts:
     """Return the costs that fit an engine's timed calls, by the formulas of its library."""
     model = MODELS[engine]
     if engine == "mpi" and facts.version("mpich"):
@@ -27,7 +27,7 @@ def comm_costs(engine: str, points: Sequence[CallTimes], made: str, hosts: int) 
     fit = fit_comm(model, calls)
     return CommCosts(
         engine=engine,
-        made=made,
+        made=measured_at,
         ranks=max(point.ranks for point in points),
         hosts=hosts,
         model=model,

@@ -27,8 +27,8 @@ ZOOMS = (1, 2, 4)
 def load(spec_text: str, *, image_size: int | None = None, replicate: int = 1, scan: bool = True) -> Dataset:
     """Load the dataset that a spec names; only the training samples are replicated.
 
-    Without `scan` nobody looks for a NaN: so a rank, whose inputs were scanned before it was started, reads only
-    the rows it needs of a memory-mapped file.
+    Without `scan` the inputs are not searched for a NaN: so a rank, whose inputs were scanned before it was started,
+    reads only the rows it needs of a memory-mapped file.
     """
     check(replicate >= 1, f"replicate must be at least 1, got {replicate}")
     name = spec_text.partition(":")[0].strip()

@@ -58,7 +58,7 @@ def _readable(what: str) -> Iterator[None]:
         yield
     except ManyhandsError:
         raise
-    except Exception as error:  # The parsers of damaged zip files and headers raise whatever they stumble on.
+    except Exception as error:  # parsers of damaged zip files and headers raise all kinds of errors
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(f"{what} cannot be read as an array of numbers: {reason}") from None
 

@@ -22,7 +22,7 @@ ROWS = 2
 PROBE = (2, 4)
 """The shape of the weights of the optimiser's trial: a matrix, which every optimiser takes."""
 BROADCAST = "Using a target size"
-"""What torch's warning of a loss begins with that pairs every output with every label."""
+"""Beginning of torch's warning that a loss pairs every output with every label."""
 
 
 def try_parts(task: Task, config: RunConfig, data: Dataset, device: torch.device) -> None:
@@ -32,8 +32,7 @@ def try_parts(task: Task, config: RunConfig, data: Dataset, device: torch.device
     x, y = (t.to(device) for t in data.train.batch(slice(0, min(rows, len(data.train))), dtype))
     with seeded(config.seed):
         module = _model(task, config, data, device, dtype)
-        out = _output(module, x, config, data)
-        _check_width(out, task, config, data)
+        out = _output(module, x, task, config, data)
         loss = _loss(task, out, y, config)
         with saying("the backward pass failed", config):
             loss.backward()  # type: ignore[no-untyped-call]
@@ -43,7 +42,7 @@ def try_parts(task: Task, config: RunConfig, data: Dataset, device: torch.device
 
 @contextmanager
 def saying(what: str, config: RunConfig) -> Iterator[None]:
-    """Turn what is raised in here into one sentence; where the task is a user's file, its traceback is shown too."""
+    """Turn an exception raised inside into one sentence; the traceback of a user's own task file is shown too."""
     try:
         yield
     except ManyhandsError:
@@ -55,7 +54,7 @@ def saying(what: str, config: RunConfig) -> Iterator[None]:
 
 
 def _check_takes(function: Callable[..., object], what: str, arguments: str, config: RunConfig) -> None:
-    """Refuse a function that cannot be called with these arguments, such as `data` or `params, lr`."""
+    """Refuse a function that cannot be called with `arguments`, such as `data` or `params, lr`."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some of those written in C have none
@@ -85,7 +84,7 @@ def _model(task: Task, config: RunConfig, data: Dataset, device: torch.device, d
     return module
 
 
-def _output(module: nn.Module, x: Tensor, config: RunConfig, data: Dataset) -> Tensor:
+def _output(module: nn.Module, x: Tensor, task: Task, config: RunConfig, data: Dataset) -> Tensor:
     with saying(f"the model does not take samples of shape {data.shape}", config):
         out = module(x)
     check(
@@ -98,15 +97,11 @@ def _output(module: nn.Module, x: Tensor, config: RunConfig, data: Dataset) -> T
         f"the model of '{config.task}' returned a tensor of shape {tuple(out.shape)} for {len(x)} samples; "
         "it must have a row for each sample, and a column for each class",
     )
-    return out  # type: ignore[no-any-return]
-
-
-def _check_width(out: Tensor, task: Task, config: RunConfig, data: Dataset) -> None:
-    """Refuse fewer outputs than classes: a label that only a later batch has would fail there."""
     check(
-        callable(task.loss) or out.shape[1] >= data.classes,
+        callable(task.loss) or out.shape[1] >= data.classes,  # or a later batch, with the last class, would fail
         f"the model of '{config.task}' has {out.shape[1]} outputs, but {data.name} has {data.classes} classes",
     )
+    return out  # type: ignore[no-any-return]
 
 
 def _loss(task: Task, out: Tensor, y: Tensor, config: RunConfig) -> Tensor:
@@ -134,7 +129,7 @@ def _loss(task: Task, out: Tensor, y: Tensor, config: RunConfig) -> Tensor:
 
 
 def _try_optimizer(task: Task, config: RunConfig, weights: Tensor) -> None:
-    """Make the task's own optimiser, and a step of it; whether it takes all weights as one is tried elsewhere."""
+    """Make the task's own optimiser, and a step with it; `check_own_optimizer` tries that it treats weights alike."""
     assert callable(task.optimizer)
     _check_takes(task.optimizer, "optimiser", "params, lr", config)
     weights.grad = torch.zeros_like(weights)

@@ -1,4 +1,4 @@
-"""A server rank's part in a run: it holds weights and no data, and serves until the workers are done."""
+"""A server rank's part in a run: it holds weights but no data, and serves until the workers are done."""
 
 import itertools
 import json
@@ -14,14 +14,14 @@ from manyhands.training.watch import Watch
 
 
 def serve_rank(rank: RankContext, watch: Watch, *, first_step: int) -> dict[str, Any]:
-    """Serve until the workers are done, and return their record; write what this server did, update by update."""
+    """Serve until the workers are done; write this server's updates to a file, and return the run's record."""
     comm, config, strategy, spans = rank.comm, rank.job.config, rank.strategy, rank.traced.spans
     updates_per_step = 1 if strategy.lockstep else config.size
-    made = itertools.count()
+    updates = itertools.count()
 
     def at(update: int) -> None:
         watch.at(update)
-        spans.at(first_step + next(made) // updates_per_step)  # what is sent now answers that step
+        spans.at(first_step + next(updates) // updates_per_step)  # messages sent from now on answer that step
 
     rank.replica.update.on_apply = at
     spans.at(first_step)

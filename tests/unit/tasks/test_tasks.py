@@ -10,7 +10,8 @@ import torch
 from manyhands import Task, tasks
 from manyhands.data import load as load_data
 from manyhands.errors import UserError
-from manyhands.tasks.load import TaskFileFailed, load, names, spec_of
+from manyhands.tasks import names
+from manyhands.tasks.load import TaskFileFailed, load, spec_of
 
 PARAMETERS = {
     "softmax": 784 * 10 + 10,
