@@ -6,7 +6,6 @@
 | `advise` | from the request to the record |
 | `noise_scale` | the batch beyond which more workers stop paying (McCandlish et al. 2018) |
 | `train` | how many steps a recipe needs |
-| `search` | predicted steps of every engine, strategy, number of workers and batch |
-| `rank` | which of them are the soonest |
+| `search` | every engine, strategy, number of workers and batch, and which are the soonest |
 | `reasons`, `record` | why, in words, and the record |
 """

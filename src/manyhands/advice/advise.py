@@ -8,10 +8,9 @@ from typing import Any, Literal, final
 
 from manyhands.advice.noise_scale import critical_batch, noise_scale
 from manyhands.advice.prepare import prepare
-from manyhands.advice.rank import Book, Way, affordable, confirm, ways
 from manyhands.advice.record import make_record
 from manyhands.advice.request import AdviceRequest, CheckedAdvice
-from manyhands.advice.search import batches, candidates
+from manyhands.advice.search import Book, Way, affordable, batches, candidates, confirm, ways
 from manyhands.advice.train import SEEDS, Recipe, StepsLaw, Trainer, known_from
 from manyhands.errors import UserError, check
 from manyhands.launch.environment import outer_world

@@ -40,7 +40,7 @@ GROUPS = 16
 SAMPLES = 4096
 """Samples of one measurement."""
 LEVEL = 0.9
-"""Coverage of all confidence intervals of an advice."""
+"""Coverage of the confidence intervals."""
 
 
 class GradientNoise(NamedTuple):
@@ -68,10 +68,7 @@ def noise_scale(
     **options: Any,
 ) -> list[GradientNoise]:
     """Train one worker with the `options` of `manyhands train`; return its gradient noise at `points` equally spaced
-    steps, of which the last is the end of the run.
-
-    Each measurement takes about `samples` samples, in pieces of `small_rows`.
-    """
+    steps, of which the last is the end of the run, each from about `samples` samples in pieces of `small_rows`."""
     loaded = tasks.load(task) if isinstance(task, str) else task
     name = task if isinstance(task, str) else name_of(task)
     config = resolve(name, {**options, "engine": "serial", "workers": 1, "sync": "allreduce"}, loaded)

@@ -1,7 +1,6 @@
 """Check a request for advice, and choose the engines, strategies and numbers of workers to consider."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from manyhands import registry, sync, tasks
 from manyhands.advice.request import AdviceRequest, CheckedAdvice
@@ -101,38 +100,34 @@ def _doubled(most: int) -> set[int]:
 
 def _make_predictors(request: AdviceRequest, cluster: Cluster | None) -> dict[str, Predictor]:
     """Return a predictor for each engine to consider, all from the same calibration."""
-    task, given = request.task, request.calibration
-    tasks.load(task)
-    known = given if isinstance(given, Calibration) else _read(given, absolute(task))
-    engines = _choose_engines(request.engines, known, task, cluster)
-    calibrations = [find_calibration(given, task, engine) for engine in engines]
-    for engine, (calibration, _) in zip(engines, calibrations, strict=True):
+    tasks.load(request.task)
+    engines = _choose_engines(request, cluster)
+    for engine in engines:
+        known, kept = find_calibration(request.calibration, request.task, engine)  # which must have the engine
         check(
-            cluster is not None or not calibration.comms[engine].apart,
+            cluster is not None or not known.comms[engine].apart,
             "the calibration is of a network between hosts; give --cluster, or a calibration of this host alone",
         )
-    network = TaskNetwork(task, known.made, calibrations[0][1])
+    network = TaskNetwork(request.task, known.made, kept)
     network.check_calibrated(known)
-    return {
-        engine: Predictor(calibration, network, engine, cluster, way="formula")
-        for engine, (calibration, _) in zip(engines, calibrations, strict=True)
-    }
+    return {engine: Predictor(known, network, engine, cluster, way="formula") for engine in engines}
 
 
-def _read(path: Path | None, task: str) -> Calibration:
-    return read_calibration(path or calibration_path(), task, named=path is not None)
-
-
-def _choose_engines(given: str | Sequence[str], known: Calibration, task: str, cluster: Cluster | None) -> list[str]:
-    if given:
-        engines = read_engines(given)
+def _choose_engines(request: AdviceRequest, cluster: Cluster | None) -> list[str]:
+    """Return the engines that were named; without any, those that were calibrated on this host, or `ON_CLUSTER`."""
+    if request.engines:
+        engines = read_engines(request.engines)
         check(
             cluster is None or "threads" not in engines or cluster.nodes == 1,
             "engine threads runs on one node; a cluster needs mpi or torch",
         )
         return engines
-    calibrated = known.engines(absolute(task)) if cluster is None else []
-    return calibrated or [ON_CLUSTER]
+    if cluster is not None:
+        return [ON_CLUSTER]
+    known, task = request.calibration, absolute(request.task)
+    if not isinstance(known, Calibration):
+        known = read_calibration(known or calibration_path(), task, named=known is not None)
+    return known.engines(task) or [ON_CLUSTER]
 
 
 def _can_follow(trainer: Trainer, recipe: Recipe, say: Say, *, named: bool) -> bool:

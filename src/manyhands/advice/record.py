@@ -1,4 +1,4 @@
-"""The record of an advice: its rows, the commands to type, and what it is based on."""
+"""The record of a piece of advice: its rows, the commands to type, and what it is based on."""
 
 import shlex
 import time
@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Literal
 
-from manyhands.advice.rank import Book, Way, affordable, pick, quotient, sure, ways
 from manyhands.advice.reasons import explain, next_bottleneck
 from manyhands.advice.request import CheckedAdvice
-from manyhands.advice.search import SERIAL, Candidate
+from manyhands.advice.search import SERIAL, Book, Candidate, Way, affordable, pick, quotient, sure, ways
 from manyhands.calibration.busy import say_if_busy
 from manyhands.errors import UserError
 from manyhands.machine import facts

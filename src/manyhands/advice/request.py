@@ -11,8 +11,6 @@ from manyhands.record.calibration import Calibration
 from manyhands.simulation.predict import Predictor
 from manyhands.spec import with_field_docs
 
-BUDGET_S = 300.0
-
 
 @with_field_docs
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +33,7 @@ class AdviceRequest:
     """Strategies to choose from; without any, all exact ones and `local-sgd:period=8`."""
     calibration: Path | Calibration | None = None
     """Measured times; without it, the user's own calibration file."""
-    budget_s: float = BUDGET_S
+    budget_s: float = 300.0
     """Seconds after which trainings end."""
     max_epochs: int = 0
     """Epochs after which one worker that has not reached the accuracy is given up; 0 for 5 times the task's own."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from manyhands import launch
 from manyhands.calibration.busy import say_if_busy
-from manyhands.calibration.calls import SIZES, joined_calls
+from manyhands.calibration.calls import joined_calls
 from manyhands.calibration.cores import time_cores
 from manyhands.calibration.counts import Counts, count
 from manyhands.calibration.engines import check_calibrated
@@ -245,7 +245,7 @@ def _launch(
     data = measured.ready.data
     rows = [rows for rows in measured.rows if rows * stage.ranks <= len(data.train)]
     blocks = [point["block"] for point in before[0]["steps"]] if before else []
-    ask = CalibrationAsk(rows, second_s * stage.steps_weight, second_s * stage.calls_weight, SIZES, blocks)
+    ask = CalibrationAsk(rows, second_s * stage.steps_weight, second_s * stage.calls_weight, blocks)
     with tempfile.TemporaryDirectory(prefix="manyhands-") as folder:
         job = Job(config, RunDir(Path(folder)), task=measured.task, data=data, extra=ask._asdict())
         of_ranks = launch.make(stage.engine).launch(calibrate_rank, job, observe)

@@ -15,8 +15,8 @@ LEAST_S = 0.5
 """Shortest time to measure for on a visit, for each unit of a stage's weight."""
 LEAST_STEPS = 12
 """Steps with each number of rows that even the shortest visit makes: to try, to warm up, to measure."""
-VISITS, MOST_STARTS = 2, 0.25
-"""Visits of each stage, if starting their ranks takes no more than this share of the budget."""
+MOST_STARTS = 0.25
+"""Share of the budget that starting ranks may take for each stage to be visited twice."""
 ALONE, CROWD, CALLS = 2.0, 2.5, 1.5
 """Weights by which time is shared out: steps of one worker, steps of several at once, calls between them."""
 
@@ -64,10 +64,9 @@ class LaunchBudget:
 
     def visits(self, stages: Sequence[Stage]) -> list[Stage]:
         """Return the launches in their order: all stages, and all of them again if that costs little."""
-        starts_s = sum(map(self._start_s, stages))
-        again = VISITS - 1 if VISITS * starts_s <= MOST_STARTS * self.clock.budget_s else 0
-        first = [replace(stage, calls_weight=(1 + again) * stage.calls_weight) for stage in stages]
-        return [*first, *[replace(stage, calls_weight=0.0) for stage in stages] * again]
+        twice = 2 * sum(map(self._start_s, stages)) <= MOST_STARTS * self.clock.budget_s
+        first = [replace(stage, calls_weight=(1 + twice) * stage.calls_weight) for stage in stages]
+        return [*first, *(replace(stage, calls_weight=0.0) for stage in stages if twice)]
 
     def least_s(self, stage: Stage) -> float:
         """Return the shortest time that a launch takes."""

@@ -1,13 +1,13 @@
 """One rank's part in a calibration: time the calls between the ranks, then the task's steps."""
 
 import socket
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from manyhands.calibration.calls import SIZES, GoOn, time_calls
-from manyhands.calibration.hosts import clock_lead_s, shifted
 from manyhands.calibration.steps import time_steps
 from manyhands.comm import Comm
 from manyhands.comm.texts import gather_texts
@@ -18,6 +18,8 @@ from manyhands.training.watch import Watch
 
 FINE = 1000
 """Steps of the progress that a rank shows."""
+PINGS = 50
+"""Round trips to measure a clock with; the shortest counts."""
 
 
 class CalibrationAsk(NamedTuple):
@@ -26,12 +28,10 @@ class CalibrationAsk(NamedTuple):
     rows: list[int]
     """Of each rank."""
     steps_s: float
-    calls_s: float = 0.0
+    calls_s: float
     """0 where the calls were timed on an earlier visit."""
-    sizes: Sequence[int] = SIZES
-    """Bytes of the calls."""
-    blocks: Sequence[int] = ()
-    """Steps of a block with each number of rows, as on an earlier visit."""
+    blocks: Sequence[int]
+    """Steps of a block with each number of rows on an earlier visit; empty on the first."""
 
 
 def calibrate_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def calibrate_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     calls, steps = [], []
     if ask.calls_s:
         lead_s = clock_lead_s(comm) if apart else 0.0
-        calls = shifted(time_calls(comm, ask.calls_s, follow(0.0, ask.calls_s), ask.sizes), lead_s)
+        calls = shifted(time_calls(comm, ask.calls_s, follow(0.0, ask.calls_s), SIZES), lead_s)
     if not stopped:
         lead_s = clock_lead_s(comm) if apart else 0.0
         steps = time_steps(comm, job, watch, ask.rows, ask.blocks, ask.steps_s, follow(ask.calls_s, ask.steps_s))
@@ -74,3 +74,43 @@ def calibrate_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
 def _pulse(done: float) -> Pulse:
     nothing = dict.fromkeys(("loss", "samples_per_s", "eta_s", "compute_s", "comm_s", "wait_s"), 0.0)
     return Pulse(step=round(FINE * done), steps=FINE, epoch=0, epochs=0, accuracy=None, **nothing)
+
+
+def clock_lead_s(comm: Comm) -> float:
+    """Return by how much rank 0's clock is ahead of this rank's (Cristian 1989)."""
+    lead_s = 0.0
+    for rank in range(1, comm.size):
+        if comm.rank == 0:
+            _answer(comm, rank)
+        elif comm.rank == rank:
+            lead_s = _ask(comm)
+        comm.barrier()
+    return lead_s
+
+
+def shifted(calls: Sequence[dict[str, Any]], lead_s: float) -> list[dict[str, Any]]:
+    """Return calls with their stamps on rank 0's clock; a stamp of 0 stays, since another rank's counts."""
+    return [
+        {**call, "stamps": [tuple(t + lead_s if t else t for t in stamp) for stamp in call["stamps"]]} for call in calls
+    ]
+
+
+def _ask(comm: Comm) -> float:
+    """Ask rank 0 for its time, which it reads in the middle between question and answer."""
+    tries = []
+    now = torch.zeros(1, dtype=torch.float64)
+    for _ in range(PINGS):
+        sent_s = time.perf_counter()
+        comm.send(now, to=0)
+        comm.recv(now, source=0)
+        answered_s = time.perf_counter()
+        tries.append((answered_s - sent_s, float(now) - (sent_s + answered_s) / 2))
+    return min(tries)[1]
+
+
+def _answer(comm: Comm, rank: int) -> None:
+    now = torch.zeros(1, dtype=torch.float64)
+    for _ in range(PINGS):
+        comm.recv(now, source=rank)
+        now[0] = time.perf_counter()
+        comm.send(now, to=rank)

@@ -67,30 +67,22 @@ def _from_path(loader: Callable[..., Dataset], text: str, types: Mapping[str, ty
 
 
 def _path_and_options(text: str, owner: str, types: Mapping[str, type]) -> tuple[str, dict[str, str]]:
-    # Only known options are cut off the end, since a path such as runs/lr=0.1,size=64 is an ordinary one.
+    """Cut known options off the end of a path; a path such as runs/lr=0.1,size=64 is an ordinary one."""
     path, options = text.strip(), dict[str, str]()
-    # The name of a column may hold a slash, a number cannot: there a slash tells that the path goes on.
+    # The name of a column may hold a slash, a number cannot: a slash in a number's place is part of the path.
     slashes = str in types.values()
-    while not _exists(path):
+    while not os.path.exists(os.path.expanduser(path)):
         rest, comma, option = path.rpartition(",")
         key, equals, given = option.strip().partition("=")
-        if not (comma and equals and key in types and (slashes or "/" not in given)):
+        if not (comma and equals and (slashes or "/" not in given)):
+            break
+        if key not in types:
+            if re.fullmatch(r"\w+", key) and "/" not in given:
+                unknown(f"option of {owner} named", key, types)
             break
         check(key not in options, f"'{key}' is given twice in '{owner}:{text}'")
         path, options[key] = rest.rstrip(), given.strip()
-    _check_not_an_option(path, owner, types)
     return path, options
-
-
-def _check_not_an_option(path: str, owner: str, types: Mapping[str, type]) -> None:
-    _, comma, option = path.rpartition(",")
-    key, equals, given = option.strip().partition("=")
-    if comma and equals and re.fullmatch(r"\w+", key) and "/" not in given and not _exists(path):
-        unknown(f"option of {owner} named", key, types)
-
-
-def _exists(path: str) -> bool:
-    return os.path.exists(os.path.expanduser(path))
 
 
 def _resized(dataset: Dataset, image_size: int) -> Dataset:

@@ -27,7 +27,7 @@ class Split:
     """The class of each row, a whole number from 0 up; kept as int64."""
 
     scale: float = 1.0
-    """What the inputs are multiplied by when gathered, such as 1/255 for bytes."""
+    """Factor of the inputs when gathered, such as 1/255 for bytes."""
 
     zoom: int = 1
     """How often each pixel is repeated along both sides of an image."""
@@ -36,7 +36,7 @@ class Split:
     """How often the rows are repeated; sample i is row i % rows, and no copy is made."""
 
     picks: Tensor | None = None
-    """Which stored input each row is, in a view of some rows; the labels of a view are its own."""
+    """In a view of some rows, the number of each row's stored input; `y` has the labels of the view."""
 
     def __post_init__(self) -> None:
         x, y = as_tensor(self.x, "the inputs of a split"), as_tensor(_whole(self.y), "the labels of a split")
@@ -115,13 +115,13 @@ class Dataset:
     """Samples to learn from, samples to test on, and the number of classes."""
 
     name: str
-    """What errors and tables call it."""
+    """Its name in errors and tables."""
 
     train: Split
-    """What is learned from."""
+    """Samples to train on."""
 
     test: Split
-    """What is tested on: samples of the same shape."""
+    """Samples to test on, of the same shape."""
 
     classes: int
     """How many classes there are; labels run from 0 to one less."""

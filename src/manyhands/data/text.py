@@ -131,8 +131,7 @@ def _check_header(header: Sequence[str], file: Path) -> None:
 
 
 def _classes(table: TextTable, name: str) -> tuple[Ints, int]:
-    """Return the class of each row and the number of classes, in the order of whole numbers if all labels are such,
-    else of text."""
+    """Return the class of each row and the number of classes; labels are ordered as whole numbers, or else as text."""
     labels = _filled(table, name)
     different = set(labels)
     check(

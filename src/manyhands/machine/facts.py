@@ -75,7 +75,7 @@ def command_age_s() -> float:
 
 @cache
 def cpu_name() -> str:
-    """Return the processor's name as the system tells it."""
+    """Return the processor's name from /proc/cpuinfo, or from Python's `platform`."""
     try:
         with open("/proc/cpuinfo") as f:
             return next(line.partition(":")[2].strip() for line in f if line.startswith("model name"))

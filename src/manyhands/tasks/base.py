@@ -58,7 +58,7 @@ class Task:
     replicate: int = 1
     """How often the training data is repeated."""
     name: str = ""
-    """What tables call it; the file's or variable's name if empty."""
+    """Its name in tables; the file's or variable's name if empty."""
 
     def __post_init__(self) -> None:
         if isinstance(self.loss, str) and self.loss not in LOSSES:

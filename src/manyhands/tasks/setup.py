@@ -1,4 +1,4 @@
-"""Make what a rank needs to train: the data, and a replica with the weights that the seed decides."""
+"""Load the data of a task, and build a replica of its network from the seed."""
 
 from collections.abc import Callable, Iterable
 

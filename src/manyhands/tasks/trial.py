@@ -26,7 +26,7 @@ BROADCAST = "Using a target size"
 
 
 def try_parts(task: Task, config: RunConfig, data: Dataset, device: torch.device) -> None:
-    """Make the model, pass two samples forward and backward, and make a step of a few weights; refuse what fails."""
+    """Make the model, pass two samples forward and backward, and step a few weights; refuse a part that fails."""
     dtype = getattr(torch, config.dtype)
     rows = ROWS + (data.classes == ROWS)  # labels broadcast over the outputs would fit as many rows as classes
     x, y = (t.to(device) for t in data.train.batch(slice(0, min(rows, len(data.train))), dtype))
@@ -57,7 +57,7 @@ def _check_takes(function: Callable[..., object], what: str, arguments: str, con
     """Refuse a function that cannot be called with `arguments`, such as `data` or `params, lr`."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some of those written in C have none
+    except (TypeError, ValueError):  # some functions written in C have none
         return
     try:
         signature.bind(*arguments.split(", "))

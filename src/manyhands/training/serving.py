@@ -29,7 +29,7 @@ def serve_rank(rank: RankContext, watch: Watch, *, first_step: int) -> dict[str,
     strategy.serve(rank.replica, rank.group)
     split = TimeSplit(train_s=comm.clock() - begun, comm_s=rank.traced.p2p_s)
     events = strategy.events()
-    if events and first_step == 0:  # what came before a resume is not among them
+    if events and first_step == 0:  # a resumed run lacks the events before
         lines = "".join(json.dumps(event) + "\n" for event in events)
         write_atomically(rank.job.run.events(comm.rank - config.size), lines)
     store_timeline(rank)

@@ -1,4 +1,4 @@
-"""What a rank tells its launcher while it works, and asks it."""
+"""What a rank reports to its launcher while it works, and how it learns that it should stop."""
 
 from collections.abc import Callable
 from typing import Protocol

@@ -15,10 +15,9 @@ from manyhands.advice import advise as module
 from manyhands.advice import prepare
 from manyhands.advice.noise_scale import CriticalBatch
 from manyhands.advice.prepare import worker_counts
-from manyhands.advice.rank import Book, product, quotient
 from manyhands.advice.reasons import next_bottleneck
 from manyhands.advice.request import CheckedAdvice
-from manyhands.advice.search import batches
+from manyhands.advice.search import Book, batches, product, quotient
 from manyhands.advice.train import KnownSteps, Recipe, StepsLaw, Trainer
 from manyhands.errors import UserError
 from manyhands.machine import facts
