@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
-from manyhands.advice.noise_scale import critical_batch, noise_scale
+from manyhands.advice.noise_scale import median_noise, noise_scale
 from manyhands.advice.prepare import prepare
 from manyhands.advice.record import make_record
 from manyhands.advice.request import AdviceRequest, CheckedAdvice
@@ -84,7 +84,7 @@ class _Adviser:
     def advise(self, folder: str) -> AdviceRecord:
         """Train one worker, predict every candidate, train the best of them, and return the record."""
         checked, book = self._checked, self._learn()
-        sizes = batches(checked.batch_size, book.law.critical, self._network.samples)
+        sizes = batches(checked.batch_size, book.law.noise.critical_batch, self._network.samples)
 
         def show_prediction(done: int, total: int) -> None:
             self._observe(AdvicePulse(f"predicting steps, {done} of {total}"))
@@ -110,10 +110,10 @@ class _Adviser:
         first = self._trainer.train(recipe, 0, most_steps, self._checked.until_s)
         self._check_reached(first)
         options = {**recipe.options(0, first.made), "observe": self._show_noise}
-        critical = critical_batch(noise_scale(self._request.task, **options))
+        noise = median_noise(noise_scale(self._request.task, **options))
         trainings = self._train_seeds(recipe, most_steps, [first])
         root = self._network.task.optimizer not in ("sgd", "momentum")
-        law = StepsLaw(batch_size, known_from(trainings), critical, root, config.lr)
+        law = StepsLaw(batch_size, known_from(trainings), noise, root, config.lr)
         return Book(law, samples, trainings)
 
     def _train_seeds(

@@ -9,8 +9,7 @@ with replacement, so that the formula holds for every size.
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +55,27 @@ class GradientNoise(NamedTuple):
     """Lower end of the scale's confidence interval."""
     high: float | None
     """Its upper end; None where |G|² may be 0."""
+
+    @property
+    def critical_batch(self) -> float:
+        """The batch at which a run takes twice its fewest steps, and twice its fewest samples: the noise scale, or its
+        lower bound where no more is known."""
+        return self.low if self.scale is None else self.scale
+
+    @property
+    def sentence(self) -> str:
+        """The critical batch in words."""
+        if self.scale is None:
+            return (
+                f"The gradient is so noisy that {SAMPLES:,} samples give only a lower bound of its noise scale, "
+                f"{self.low:,.0f}: up to a global batch of that size at least, more workers pay."
+            )
+        between = f"at least {self.low:,.0f}" if self.high is None else f"{self.low:,.0f} to {self.high:,.0f}"
+        return (
+            f"The gradient's noise scale is about {self.scale:,.0f} samples ({between}). Up to a global batch of that "
+            f"size more workers pay; there a run takes about twice its minimum number of steps, and a batch twice as "
+            f"large would save a quarter of them for half as much work again."
+        )
 
 
 def noise_scale(
@@ -151,39 +171,7 @@ def _check_finite(loss: float, step: int) -> None:
         raise Diverged(f"the loss became {loss} by step {step}; try a smaller --lr, or look at the data")
 
 
-@final
-@dataclass(frozen=True)
-class CriticalBatch:
-    """The batch at which a run takes twice its fewest steps, and twice its fewest samples."""
-
-    rows: float | None
-    """None where only the lower bound is known."""
-    low: float
-    high: float | None
-    sentence: str
-
-    @property
-    def known_rows(self) -> float:
-        """The batch, or its lower bound where no more is known."""
-        return self.low if self.rows is None else self.rows
-
-
-def critical_batch(noise: Sequence[GradientNoise]) -> CriticalBatch:
-    """Return the median noise scale of several points of a training as the critical batch."""
+def median_noise(noise: Sequence[GradientNoise]) -> GradientNoise:
+    """Return the point of a training that has the median noise scale."""
     by_scale = sorted(noise, key=lambda point: math.inf if point.scale is None else point.scale)
-    median = by_scale[len(by_scale) // 2]
-    return CriticalBatch(median.scale, median.low, median.high, _sentence(median))
-
-
-def _sentence(noise: GradientNoise) -> str:
-    if noise.scale is None:
-        return (
-            f"The gradient is so noisy that {SAMPLES:,} samples give only a lower bound of its noise scale, "
-            f"{noise.low:,.0f}: up to a global batch of that size at least, more workers pay."
-        )
-    between = f"at least {noise.low:,.0f}" if noise.high is None else f"{noise.low:,.0f} to {noise.high:,.0f}"
-    return (
-        f"The gradient's noise scale is about {noise.scale:,.0f} samples ({between}). Up to a global batch of that "
-        f"size more workers pay; there a run takes about twice its minimum number of steps, and a batch twice as large "
-        f"would save a quarter of them for half as much work again."
-    )
+    return by_scale[len(by_scale) // 2]

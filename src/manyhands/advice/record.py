@@ -27,7 +27,7 @@ def make_record(
     rows_meet: bool,
 ) -> AdviceRecord:
     """Return the best ways with their reasons, all candidates, and what the advice is based on."""
-    request, cluster, critical = checked.request, checked.cluster, book.law.critical
+    request, cluster, noise = checked.request, checked.cluster, book.law.noise
     known = checked.predictor.calibration
     ranked = sure(ways(considered, book, cluster))
     within = affordable(ranked, request.max_cost)
@@ -55,11 +55,11 @@ def make_record(
         looked_at=list(map(_point, rows.values())),
         alone=rows[alone],
         best=best,
-        critical_batch=critical.rows,
-        critical_low=critical.low,
-        critical_high=critical.high,
-        noise=critical.sentence,
-        next=next_bottleneck(best, critical.known_rows),
+        critical_batch=noise.scale,
+        critical_low=noise.low,
+        critical_high=noise.high,
+        noise=noise.sentence,
+        next=next_bottleneck(best, noise.critical_batch),
         doubts=list(_doubts(book, checked)),
         measured=_measured(book),
         assumed=list(_assumed(best, checked, rows_meet=rows_meet)),

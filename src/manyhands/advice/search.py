@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import final
 
 from manyhands import launch
-from manyhands.advice.noise_scale import CriticalBatch
 from manyhands.advice.request import CheckedAdvice
 from manyhands.advice.train import KnownSteps, Recipe, StepsLaw, known_from
 from manyhands.model.cluster import Cluster
@@ -38,9 +37,9 @@ Candidate = tuple[str, Predicted]
 """An engine, and the predicted step of a strategy, number of workers and batch."""
 
 
-def batches(usual: int, critical: CriticalBatch, samples: int) -> list[int]:
-    """Return the batches to consider: the task's `usual` one, halved and doubled, up to the critical batch."""
-    limit = max(1.0, critical.known_rows)
+def batches(usual: int, critical: float, samples: int) -> list[int]:
+    """Return the batches to consider: the task's `usual` one, halved and doubled, up to the `critical` batch."""
+    limit = max(1.0, critical)
     least, most = max(1.0, SMALLEST * min(usual, limit)), min(samples, max(usual, limit))
     sizes = {usual >> k for k in range(usual.bit_length())} | {usual << k for k in range(samples.bit_length())}
     return sorted(size for size in sizes if size == usual or least <= size <= most)

@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 from scipy import stats
 
-from manyhands.advice.noise_scale import LEVEL, CriticalBatch
+from manyhands.advice.noise_scale import LEVEL, GradientNoise
 from manyhands.comm.self_ import SelfComm
 from manyhands.config import RunConfig
 from manyhands.data import Dataset
@@ -181,7 +181,7 @@ class StepsLaw:
     batch_size: int
     """At which the steps are known."""
     known: KnownSteps
-    critical: CriticalBatch
+    noise: GradientNoise
     root: bool
     """Whether the learning rate only grows with the square root, as for optimisers that scale the gradient."""
     lr: float
@@ -196,9 +196,9 @@ class StepsLaw:
 
     def steps(self, batch_size: int) -> Estimate:
         """Return the steps at a batch, with an interval for the seed and for the critical batch."""
-        ratio = self._ratio(batch_size, self.critical.known_rows)
+        ratio = self._ratio(batch_size, self.noise.critical_batch)
         value = self.known.mean * ratio
-        ends = [self.critical.low, math.inf if self.critical.high is None else self.critical.high]
+        ends = [self.noise.low, math.inf if self.noise.high is None else self.noise.high]
         ratios = [self._ratio(batch_size, end) / ratio for end in ends]
         below = math.hypot(self.known.spread, max(0.0, 1 - min(ratios)))
         above = math.hypot(self.known.spread, max(0.0, max(ratios) - 1))
@@ -206,7 +206,7 @@ class StepsLaw:
 
     def lr_at(self, batch_size: int) -> float:
         """Return the learning rate that goes with a batch, rounded to three figures."""
-        factor = 1 / self._ratio(batch_size, self.critical.known_rows)
+        factor = 1 / self._ratio(batch_size, self.noise.critical_batch)
         return float(f"{self.lr * (math.sqrt(factor) if self.root else factor):.3g}")
 
 

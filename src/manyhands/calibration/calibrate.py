@@ -278,7 +278,7 @@ def _join(
             for same in zip(*(rank["steps"] for rank in ranks), strict=True)
         }
         silent = joined_steps([[point["silent"] for point in rank["steps"]] for rank in ranks])
-        alone = {point.rows: point for point in tasks[stage.task].points}
+        alone_ms = {point.rows: max(undisturbed(point.compute_ms), 1e-9) for point in tasks[stage.task].points}
         contention += [
             Contention(
                 engine=stage.engine,
@@ -286,7 +286,7 @@ def _join(
                 ranks=stage.ranks,
                 hosts=hosts[stage.engine],
                 rows=crowded.rows,
-                compute_factor=_slow_down(crowded, alone[crowded.rows]),
+                compute_factor=round(undisturbed(crowded.compute_ms) / alone_ms[crowded.rows], 4),
                 times=crowded,
                 silent=quiet,
                 exchanges=exchanges[crowded.rows],
@@ -325,10 +325,6 @@ def _task_costs(
         touch_ms=[ms for point in steps for ms in point["touch_ms"]],
         update_share=min(1.0, statistics.median(updates)),
     )
-
-
-def _slow_down(crowded: RowTimes, alone: RowTimes) -> float:
-    return round(undisturbed(crowded.compute_ms) / max(undisturbed(alone.compute_ms), 1e-9), 4)
 
 
 def num_hosts(ranks: Sequence[RankTimes]) -> int:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from manyhands.data.checks import check_finite
 from manyhands.data.files import load_npy_dir, load_npz
@@ -48,7 +49,7 @@ def load(spec_text: str, *, image_size: int | None = None, replicate: int = 1, s
 
 def _sources() -> dict[str, Callable[[str], Dataset]]:
     return {
-        "mnist": lambda text: load_mnist(**convert(parse(text).options, LIMITS, "mnist")),
+        "mnist": lambda text: _limited(load_mnist, **convert(parse(text).options, LIMITS, "mnist")),
         "synthetic": lambda text: load_synthetic(parse(text).options),
         "tweets": lambda text: load_tweets(parse(text).options),
         "idx": lambda text: _from_path(load_idx_dir, text),
@@ -63,7 +64,23 @@ def _from_path(loader: Callable[..., Dataset], text: str, types: Mapping[str, ty
     name = name.strip()
     path, options = _path_and_options(rest, name, types)
     check(bool(path), f"{name} needs a path: write {name}:PATH or {name}:PATH,train=1000,test=200")
-    return loader(Path(os.path.expanduser(path)), **convert(options, types, name))
+    return _limited(loader, Path(os.path.expanduser(path)), **convert(options, types, name))
+
+
+def _limited(
+    loader: Callable[..., Dataset], *path: Path, train: int | None = None, test: int | None = None, **options: Any
+) -> Dataset:
+    """Load a dataset, and keep the first `train` and `test` rows of its splits, where these numbers are given.
+
+    The classes stay those of all rows, so that the network does not depend on the numbers.
+    """
+    dataset = loader(*path, **options)
+    for name, rows in (("train", train), ("test", test)):
+        if rows is not None:
+            split: Split = getattr(dataset, name)
+            check(1 <= rows <= len(split), f"{name} of {dataset.name} must be between 1 and {len(split)}, got {rows}")
+            dataset = replace(dataset, **{name: split.take(rows)})
+    return dataset
 
 
 def _path_and_options(text: str, owner: str, types: Mapping[str, type]) -> tuple[str, dict[str, str]]:

@@ -21,13 +21,10 @@ class NamedArrays(NamedTuple):
     y_name: str
 
 
-def assemble(
-    name: str, train: NamedArrays, test: NamedArrays, *, num_train: int | None, num_test: int | None
-) -> Dataset:
-    """Return a dataset of the first rows of both parts, which are checked alone and against each other."""
+def assemble(name: str, train: NamedArrays, test: NamedArrays) -> Dataset:
+    """Return a dataset of two parts, which are checked alone and against each other."""
     train, test = _checked(train), _checked(test)
     _check_alike(train, test)
-    # Over all rows, so that a limit on the samples does not change the network.
     classes = _num_classes(train)
     row = _first(test.y >= classes)
     if row is not None:
@@ -36,12 +33,7 @@ def assemble(
             f"but the training labels run from 0 to {classes - 1}"
         )
     train_split, test_split = (Split(part.x, part.y, scale=_scale(part.x)) for part in (train, test))
-    return Dataset(
-        name=name,
-        train=limit(train_split, num_train, f"train of {name}"),
-        test=limit(test_split, num_test, f"test of {name}"),
-        classes=classes,
-    )
+    return Dataset(name=name, train=train_split, test=test_split, classes=classes)
 
 
 def check_labels(dataset: Dataset) -> None:
@@ -58,14 +50,6 @@ def check_finite(dataset: Dataset) -> None:
     """Refuse inputs with a NaN or an infinity; all of them are read."""
     _check_finite(dataset.train.x, f"the training inputs of {dataset.name}")
     _check_finite(dataset.test.x, f"the test inputs of {dataset.name}")
-
-
-def limit(split: Split, n: int | None, what: str) -> Split:
-    """Return the first `n` rows of a split, or all where `n` is None; errors call the number `what`."""
-    if n is None:
-        return split
-    check(1 <= n <= len(split), f"{what} must be between 1 and {len(split)}, got {n}")
-    return split.take(n)
 
 
 def _checked(part: NamedArrays) -> NamedArrays:

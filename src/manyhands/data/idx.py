@@ -36,10 +36,10 @@ def read_idx(source: bytes | Path) -> Tensor:
     return _tensor(data, f"'{source}'")
 
 
-def load_idx_dir(folder: Path, *, train: int | None = None, test: int | None = None) -> Dataset:
+def load_idx_dir(folder: Path) -> Dataset:
     """Load a folder that holds the four files of MNIST, or others of the same names, plain or as .gz."""
     check(os.path.isdir(folder), f"there is no folder '{folder}'")
-    return assemble("idx", _part(folder, "train"), _part(folder, "t10k"), num_train=train, num_test=test)
+    return assemble("idx", _part(folder, "train"), _part(folder, "t10k"))
 
 
 def _part(folder: Path, prefix: str) -> NamedArrays:

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhands.data.checks import limit
 from manyhands.data.memory import check_size
 from manyhands.data.split import Dataset, Split
 from manyhands.errors import UserError, check, listed, unknown
@@ -59,8 +58,6 @@ def load_csv(
     label: str | None = None,
     text: str | None = None,
     words: int | None = None,
-    train: int | None = None,
-    test: int | None = None,
 ) -> Dataset:
     """Load the hashed words of the column `text`, or without one all columns but `label` as numbers.
 
@@ -75,12 +72,7 @@ def load_csv(
     y, classes = _classes(table, label)
     x = _numbers(table, label) if text is None else _hashed(table, text, WORDS if words is None else words)
     for_train, for_test = _hold_out(y, classes, f"column '{label}' of '{file}'")
-    return Dataset(
-        name="csv",
-        train=limit(_split(x, y, for_train), train, "train of csv"),
-        test=limit(_split(x, y, for_test), test, "test of csv"),
-        classes=classes,
-    )
+    return Dataset(name="csv", train=_split(x, y, for_train), test=_split(x, y, for_test), classes=classes)
 
 
 def _read(file: Path) -> TextTable:

@@ -94,27 +94,22 @@ def check_own_optimizer(config: RunConfig, task: Task, device: torch.device) -> 
 
 
 def reasons(causes: Iterable[Cause], config: RunConfig) -> list[str]:
-    """Return in words the causes that make this run differ from one worker's, each with a hint where one helps."""
-    return [f"{cause.says}{_hint(config, cause)}" for cause in _relevant(causes, config)]
+    """Return in words the causes that make this run differ from one worker's, each with a hint where one helps.
 
-
-def _relevant(causes: Iterable[Cause], config: RunConfig) -> list[Cause]:
-    """Return the causes that matter to this run; a strategy that is not exact promises nothing.
-
-    With --exact the slices are the same for any number of workers, and so are the model's random numbers in each,
-    unless it has a generator of its own. One worker who cuts a batch to bound memory only draws other numbers, which
-    are as good.
+    A strategy that is not exact promises nothing. With --exact the slices are the same for any number of workers, and
+    so are the model's random numbers in each, unless it has a generator of its own. One worker who cuts a batch to
+    bound memory only draws other numbers, which are as good.
     """
     if not sync.make(config.sync).exact:
         return []
     if config.size == 1:
-        return [] if config.exact else [cause for cause in causes if not cause.kind.startswith("random")]
-    return [cause for cause in causes if not config.exact or cause.kind in NEVER_EXACT]
+        relevant = [cause for cause in causes if not config.exact and not cause.kind.startswith("random")]
+        return [f"{cause.says}; --micro-batch 0 computes whole batches" for cause in relevant]
+    relevant = [cause for cause in causes if not config.exact or cause.kind in NEVER_EXACT]
+    return [f"{cause.says}{_hint(config, cause)}" for cause in relevant]
 
 
 def _hint(config: RunConfig, cause: Cause) -> str:
-    if config.size == 1:
-        return "; --micro-batch 0 computes whole batches"
     shared_generator = cause.kind == "random" and config.engine in ("threads", "hybrid")
     never_equal = shared_generator or cause.kind in NEVER_EXACT
     return "" if never_equal else "; --exact fixes the slices, so that every number of workers gives the same"

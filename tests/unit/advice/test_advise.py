@@ -13,7 +13,7 @@ from made_up_machine import BATCH, ETHERNET, NUMEL, SAMPLES, calibration, consta
 
 from manyhands.advice import advise as module
 from manyhands.advice import prepare
-from manyhands.advice.noise_scale import CriticalBatch
+from manyhands.advice.noise_scale import GradientNoise
 from manyhands.advice.prepare import worker_counts
 from manyhands.advice.reasons import next_bottleneck
 from manyhands.advice.request import CheckedAdvice
@@ -81,7 +81,7 @@ def advise(monkeypatch: pytest.MonkeyPatch) -> Advise:
     monkeypatch.setattr(prepare, "Trainer", MadeUpTrainer)
     monkeypatch.setattr(module, "Trainer", MadeUpTrainer)
     monkeypatch.setattr(module, "noise_scale", lambda task, **options: None)
-    monkeypatch.setattr(module, "critical_batch", lambda noise: CriticalBatch(CRITICAL, 400.0, 700.0, "The noise."))
+    monkeypatch.setattr(module, "median_noise", lambda noise: GradientNoise(1.0, CRITICAL, CRITICAL, 400.0, 700.0))
 
     def run(target: float = TARGET, **options: Any) -> AdviceRecord:
         known = {"calibration": calibration(constant), "cluster": ETHERNET, "syncs": "allreduce", "max_workers": 16}
@@ -279,13 +279,13 @@ def test_numbers_of_workers() -> None:
 @given(own=st.integers(1, 5000), scale=st.floats(0, 1e5), samples=st.integers(1, 100_000))
 def test_batches_stay_within_the_critical_one(own: int, scale: float, samples: int) -> None:
     own = min(own, samples)
-    found = batches(own, CriticalBatch(scale, scale / 2, None, ""), samples)
+    found = batches(own, scale, samples)
     assert own in found
     assert found == sorted(set(found))
     assert all(1 <= size <= min(samples, max(own, scale)) for size in found)
 
 
-LAW = StepsLaw(64, KnownSteps((900,)), CriticalBatch(CRITICAL, 300.0, None, ""), False, 0.01)
+LAW = StepsLaw(64, KnownSteps((900,)), GradientNoise(1.0, CRITICAL, CRITICAL, 300.0, None), False, 0.01)
 
 
 @given(batch=st.integers(1, 10_000))
@@ -300,7 +300,7 @@ def test_the_law_of_steps(batch: int) -> None:
 
 
 def test_an_optimiser_that_scales_gradients_wants_less_of_a_rate() -> None:
-    gentle = StepsLaw(64, LAW.known, LAW.critical, True, 0.01)
+    gentle = StepsLaw(64, LAW.known, LAW.noise, True, 0.01)
     assert gentle.lr_at(512) == pytest.approx(0.01 * math.sqrt(LAW.lr_at(512) / 0.01), rel=0.01)
     assert gentle.steps(512) == LAW.steps(512)
 

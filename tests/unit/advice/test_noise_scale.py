@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from manyhands import Dataset, Task
-from manyhands.advice.noise_scale import GROUPS, GradientNoise, critical_batch, estimate, noise_scale
+from manyhands.advice.noise_scale import GROUPS, GradientNoise, estimate, median_noise, noise_scale
 from manyhands.data import Split
 
 SMALL, PIECES = 4, 8
@@ -102,11 +102,11 @@ def _noise(scale: float | None) -> GradientNoise:
 
 
 def test_the_critical_batch_is_the_scale_in_the_middle() -> None:
-    found = critical_batch([_noise(scale) for scale in (4000.0, 1000.0, None)])
-    assert (found.rows, found.low, found.high) == (4000, 2000, 8000)
-    assert found.known_rows == 4000
+    found = median_noise([_noise(scale) for scale in (4000.0, 1000.0, None)])
+    assert (found.scale, found.low, found.high) == (4000, 2000, 8000)
+    assert found.critical_batch == 4000
     assert "about 4,000 samples (2,000 to 8,000)" in found.sentence
-    unknown = critical_batch([_noise(scale) for scale in (None, 7.0, None)])
-    assert (unknown.rows, unknown.low, unknown.high) == (None, 10, None)
-    assert unknown.known_rows == 10
+    unknown = median_noise([_noise(scale) for scale in (None, 7.0, None)])
+    assert (unknown.scale, unknown.low, unknown.high) == (None, 10, None)
+    assert unknown.critical_batch == 10
     assert "only a lower bound of its noise scale, 10:" in unknown.sentence

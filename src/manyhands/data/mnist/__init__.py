@@ -9,21 +9,15 @@ from importlib.resources.abc import Traversable
 import torch
 from torch import Tensor
 
-from manyhands.data.checks import limit
 from manyhands.data.idx import read_idx
 from manyhands.data.split import Dataset, Split
 from manyhands.errors import UserError
 
 
-def load_mnist(*, train: int | None = None, test: int | None = None, folder: Traversable | None = None) -> Dataset:
-    """Load the embedded digits, or the first `train` and `test` of them."""
+def load_mnist(folder: Traversable | None = None) -> Dataset:
+    """Load the embedded digits."""
     folder = folder or files(__name__)
-    return Dataset(
-        name="mnist",
-        train=limit(_split(folder, "train"), train, "train of mnist"),
-        test=limit(_split(folder, "t10k"), test, "test of mnist"),
-        classes=10,
-    )
+    return Dataset(name="mnist", train=_split(folder, "train"), test=_split(folder, "t10k"), classes=10)
 
 
 def _split(folder: Traversable, prefix: str) -> Split:
