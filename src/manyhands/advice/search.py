@@ -45,13 +45,11 @@ def batches(usual: int, critical: float, samples: int) -> list[int]:
     return sorted(size for size in sizes if size == usual or least <= size <= most)
 
 
-def candidates(
-    checked: CheckedAdvice, sizes: Sequence[int], observe: Callable[[int, int], None] = lambda done, total: None
-) -> list[Candidate]:
+def candidates(checked: CheckedAdvice, sizes: Sequence[int], observe: Callable[[int, int], None]) -> list[Candidate]:
     """Predict a step of every combination with the batches `sizes`; one worker needs neither engine nor strategy.
 
-    Inexact strategies are considered with at most `checked.most_replicas` workers. `observe` is told how many pairs of
-    engine and strategy are done, of how many.
+    Inexact strategies are considered with at most `checked.most_replicas` workers. `observe` is called with the number
+    of pairs of engine and strategy that are done, and that of all.
     """
     first = checked.predictor
     alone = [WorkerCount(1, 1, size, first.network.samples) for size in sizes]

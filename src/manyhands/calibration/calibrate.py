@@ -193,8 +193,9 @@ def _prepare(name: str, engines: Sequence[str], most: int) -> _Measured:
     )
     shares = {batch // ranks for ranks in crowds(most) if batch // ranks >= least}  # of workers that share the batch
     rows = sorted(shares.union(row_points(batch, samples, least)))
+    counts = count(ready.replica, config, train)
     steps_s = try_steps(config, ready, fewest=1).least_s * sum(rows) / batch
-    return _Measured(task, config, ready, batch, rows, count(ready.replica, config, train), steps_s)
+    return _Measured(task, config, ready, batch, rows, counts, steps_s)
 
 
 def _launch_all(

@@ -43,12 +43,14 @@ class TextTable(NamedTuple):
     rows: list[list[str]]
     lines: list[int]
     """The line of the file on which each row ends."""
+    places: dict[str, int]
+    """The index of each column by its name, since there may be very many."""
 
     def column(self, name: str) -> list[str]:
         """Return the stripped cells of the column of this name."""
-        if name not in self.header:
+        if name not in self.places:
             unknown(f"column of '{self.file}' named", name, self.header)
-        place = self.header.index(name)
+        place = self.places[name]
         return [row[place].strip() for row in self.rows]
 
 
@@ -96,7 +98,7 @@ def _read(file: Path) -> TextTable:
             f"line {line} of '{file}' has {len(row)} cells, but the header has {len(header)}; "
             f'a cell with a comma must stand in "quotes"',
         )
-    return TextTable(file, header, rows[1:], lines[1:])
+    return TextTable(file, header, rows[1:], lines[1:], {name: place for place, name in enumerate(header)})
 
 
 def _decoded(file: Path) -> str:

@@ -9,7 +9,7 @@ from manyhands.machine.load import CoreMeter
 from manyhands.record import write_atomically
 from manyhands.training.job import RankContext
 from manyhands.training.meter import TimeSplit
-from manyhands.training.summary import gather_ranks, gather_steady, store_timeline
+from manyhands.training.summary import gather_ranks, store_timeline
 from manyhands.training.watch import Watch
 
 
@@ -33,7 +33,6 @@ def serve_rank(rank: RankContext, watch: Watch, *, first_step: int) -> dict[str,
         lines = "".join(json.dumps(event) + "\n" for event in events)
         write_atomically(rank.job.run.events(comm.rank - config.size), lines)
     store_timeline(rank)
-    gather_ranks(rank, split, core_meter)
-    gather_steady(rank, split)
+    gather_ranks(rank, split, split, core_meter)
     record: dict[str, Any] = json.loads(gather_texts(comm, "")[0])
     return record
