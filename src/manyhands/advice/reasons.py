@@ -16,15 +16,11 @@ PARTS = {
 """Parts of a step's time, and what would shorten each."""
 
 
-def explain(row: AdviceRow, alone: AdviceRow, rows: Sequence[AdviceRow], limit: str) -> list[str]:
-    """Return sentences that compare a row with more workers and with a larger batch.
+def explain(row: AdviceRow, alone: AdviceRow, rows: Sequence[AdviceRow], limit: str) -> Iterator[str]:
+    """Yield sentences that compare a row with more workers and with a larger batch.
 
     `rows` are all ways that come into question, the soonest first; `limit` says what bounds the workers.
     """
-    return [*_workers(row, rows, limit), *_batch(row, alone, rows)]
-
-
-def _workers(row: AdviceRow, rows: Sequence[AdviceRow], limit: str) -> Iterator[str]:
     if row.workers > 1:
         single = next((other for other in rows if other.workers == 1 and other.batch_size == row.batch_size), None)
         against = f" instead of the {duration(single.step_ms.value / 1e3)} of one" if single else ""
@@ -41,9 +37,6 @@ def _workers(row: AdviceRow, rows: Sequence[AdviceRow], limit: str) -> Iterator[
             f"{more.workers:,} workers would at best take {duration(more.time_s.value)} ({name}): "
             f"communication and waiting would be {100 * more.exchange:.0f} % of a step."
         )
-
-
-def _batch(row: AdviceRow, alone: AdviceRow, rows: Sequence[AdviceRow]) -> Iterator[str]:
     if row.batch_size != alone.batch_size:
         yield (
             f"A batch of {row.batch_size:,} takes {figure(row.steps.value)} steps where {alone.batch_size:,} takes "

@@ -39,7 +39,7 @@ def make_record(
     best = []
     for way in pick(within):
         reasons = explain(rows[way], rows[alone], [rows[other] for other in within], checked.limit)
-        best.append(rows[way].model_copy(update={"reasons": reasons}))
+        best.append(rows[way].model_copy(update={"reasons": list(reasons)}))
     return AdviceRecord(
         id=folder,
         status=status,

@@ -18,8 +18,6 @@ from manyhands.data.tweets import load_tweets
 from manyhands.errors import UserError, check, unknown
 from manyhands.spec import convert, parse
 
-__all__ = ["Dataset", "Split", "load"]
-
 LIMITS = {"train": int, "test": int}
 COLUMNS = {"text": str, "label": str, "words": int}
 ZOOMS = (1, 2, 4)

@@ -6,8 +6,7 @@ import sys
 from contextvars import ContextVar
 from pathlib import Path
 
-from manyhands.errors import TaskFileFailed as TaskFileFailed
-from manyhands.errors import check, kind_of, unknown
+from manyhands.errors import TaskFileFailed, check, kind_of, unknown
 from manyhands.registry import check_task
 from manyhands.tasks.base import Task
 from manyhands.tasks.seeding import DATA, seeded

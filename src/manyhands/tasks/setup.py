@@ -7,13 +7,12 @@ import torch
 from manyhands.config import RunConfig
 from manyhands.data import Dataset, load
 from manyhands.data.checks import check_finite, check_labels
-from manyhands.errors import UserError, check, kind_of
+from manyhands.errors import TaskFileFailed, UserError, check, kind_of
 from manyhands.replica import Replica, build
 from manyhands.replica.base import Loss
 from manyhands.replica.build import LOSSES
 from manyhands.replica.stacked import Stack, stack
 from manyhands.tasks.base import Task
-from manyhands.tasks.load import TaskFileFailed
 from manyhands.tasks.seeding import DATA, seeded
 
 

@@ -11,10 +11,9 @@ from torch.optim import Optimizer
 
 from manyhands.config import RunConfig
 from manyhands.data import Dataset
-from manyhands.errors import ManyhandsError, UserError, check, kind_of
+from manyhands.errors import ManyhandsError, TaskFileFailed, UserError, check, kind_of
 from manyhands.replica.update import stepper
 from manyhands.tasks.base import Task
-from manyhands.tasks.load import TaskFileFailed
 from manyhands.tasks.seeding import seeded
 from manyhands.tasks.setup import loss_of
 
