@@ -22,19 +22,14 @@ class Split:
     x: Tensor
     """The stored inputs, one sample a row: (rows, features) or (rows, channels, height, width); a numpy array is
     taken as a tensor."""
-
     y: Tensor
     """The class of each row, a whole number from 0 up; kept as int64."""
-
     scale: float = 1.0
     """Factor of the inputs when gathered, such as 1/255 for bytes."""
-
     zoom: int = 1
     """How often each pixel is repeated along both sides of an image."""
-
     copies: int = 1
     """How often the rows are repeated; sample i is row i % rows, and no copy is made."""
-
     picks: Tensor | None = None
     """In a view of some rows, the number of each row's stored input; `y` has the labels of the view."""
 
@@ -116,13 +111,10 @@ class Dataset:
 
     name: str
     """Its name in errors and tables."""
-
     train: Split
     """Samples to train on."""
-
     test: Split
     """Samples to test on, of the same shape."""
-
     classes: int
     """How many classes there are; labels run from 0 to one less."""
 

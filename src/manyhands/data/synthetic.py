@@ -23,22 +23,16 @@ class Synthetic:
 
     samples: int = 10_000
     """Training samples."""
-
     features: int = 784
     """Values of one sample."""
-
     classes: int = 10
     """Classes, each with its own centre."""
-
     test: int = 2_000
     """Test samples."""
-
     noise: float = 1.0
     """Standard deviation of the samples around their centre, in that of the centres."""
-
     seed: int = 0
     """Seed of the centres and samples."""
-
     shape: str = ""
     """Shape of one sample instead of `features`, such as 1x28x28 for images."""
 

@@ -57,25 +57,18 @@ class Tweets:
 
     samples: int = 94_000
     """Tweets, of which every fifth is for the test."""
-
     users: int = 2_000
     """Users, who write and follow."""
-
     accounts: int = 100
     """Accounts that are followed: the classes."""
-
     follows: int = 12
     """Accounts that each user follows."""
-
     topics: int = 20
     """Topics of users and accounts."""
-
     words: int = 256
     """Places that words are hashed to: the values of one sample."""
-
     noise: float = 0.4
     """Share of a tweet's words that do not depend on its topic."""
-
     seed: int = 0
     """Seed of the network and the tweets."""
 
@@ -101,13 +94,10 @@ class FollowerNetwork(NamedTuple):
 
     topic_of: Ints
     """The topic of each account."""
-
     popularity: Floats
     """The weight of each account among those of its topic."""
-
     interests: Floats
     """Interest of each user (a row) in each topic; rows add up to 1."""
-
     follows: Ints
     """The accounts that each user (a row) follows, in ascending order."""
 
