@@ -73,12 +73,14 @@ def _limited(
     The classes stay those of all rows, so that the network does not depend on the numbers.
     """
     dataset = loader(*path, **options)
-    for name, rows in (("train", train), ("test", test)):
-        if rows is not None:
-            split: Split = getattr(dataset, name)
-            check(1 <= rows <= len(split), f"{name} of {dataset.name} must be between 1 and {len(split)}, got {rows}")
-            dataset = replace(dataset, **{name: split.take(rows)})
-    return dataset
+
+    def first(split: Split, rows: int | None, option: str) -> Split:
+        if rows is None:
+            return split
+        check(1 <= rows <= len(split), f"{option} of {dataset.name} must be between 1 and {len(split)}, got {rows}")
+        return split.take(rows)
+
+    return replace(dataset, train=first(dataset.train, train, "train"), test=first(dataset.test, test, "test"))
 
 
 def _path_and_options(text: str, owner: str, types: Mapping[str, type]) -> tuple[str, dict[str, str]]:
