@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
-from manyhands.data.mnist import load_mnist
+from manyhands.data import load
 
 
 def mlp() -> nn.Module:
@@ -53,7 +53,7 @@ class Problem:
 
     def data(self) -> tuple[Tensor, Tensor]:
         """Return the images as float32 in memory, scaled to 0..1, and their labels."""
-        train = load_mnist(train=self.samples).train
+        train = load(f"mnist:train={self.samples}").train
         return train.x.float() / 255, train.y
 
 

@@ -2,11 +2,10 @@
 
 | file | does |
 | --- | --- |
-| `request` | what was asked for, checked |
+| `request`, `prepare` | the options, and what they stand for: predictors, strategies, numbers of workers |
 | `advise` | from the request to the record |
 | `noise_scale` | the batch beyond which more workers stop paying (McCandlish et al. 2018) |
-| `search` | every strategy and number of workers that may be worth it |
-| `train` | how many steps each needs |
-| `rank` | which are the soonest |
+| `train` | how many steps a recipe needs |
+| `search` | every engine, strategy, number of workers and batch, and which are the soonest |
 | `reasons`, `record` | why, in words, and the record |
 """

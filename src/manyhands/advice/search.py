@@ -1,12 +1,18 @@
-"""The ways to train that advice chooses from: engines, strategies, workers and batches, each with its step's time."""
+"""Which engine, strategy, number of workers and batch reach the accuracy soonest.
+
+A step of every combination is predicted; `Book` knows or predicts how many steps it needs.
+"""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import final
 
 from manyhands import launch
-from manyhands.advice.noise_scale import CriticalBatch
+from manyhands.advice.request import CheckedAdvice
+from manyhands.advice.train import KnownSteps, Recipe, StepsLaw, known_from
 from manyhands.model.cluster import Cluster
+from manyhands.record.advice import TargetTraining
 from manyhands.record.simulation import Estimate
 from manyhands.simulation.predict import Predicted, Predictor
 from manyhands.simulation.request import WorkerCount
@@ -17,95 +23,54 @@ from manyhands.sync import Sync
 from manyhands.sync.base import make as make_sync
 
 SMALLEST = 0.25
-"""Of the critical batch, or of the task's own where that is smaller: the smallest batch that is looked at."""
+"""Smallest batch to consider, as a share of the critical batch, or of the task's own where that is smaller."""
 SERIAL = "serial"
 """The engine of one worker."""
+BEST = 3
+"""Ways that are advised."""
+WARM_UP = 0.1
+"""Share of the steps over which a learning rate above the task's own grows."""
+GIVE_UP = 2.0
+"""Steps after which a training is given up, as a multiple of those that the noise scale predicts."""
+
+Candidate = tuple[str, Predicted]
+"""An engine, and the predicted step of a strategy, number of workers and batch."""
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A way to train, and what its steps take."""
-
-    engine: str
-    found: Predicted
-
-    @property
-    def sync(self) -> str:
-        """The strategy's spec string."""
-        return self.found.sync
-
-    @property
-    def workers(self) -> int:
-        """Number of workers."""
-        return self.found.point.workers
-
-    @property
-    def batch_size(self) -> int:
-        """The global batch."""
-        return self.found.point.batch_size
-
-    @property
-    def step_s(self) -> Estimate:
-        """Seconds of a step, predicted."""
-        return estimate(self.found.split.step_s, self.found.drawn_s, self.found.share)
+def batches(usual: int, critical: float, samples: int) -> list[int]:
+    """Return the batches to consider: the task's `usual` one, halved and doubled, up to the `critical` batch."""
+    limit = max(1.0, critical)
+    least, most = max(1.0, SMALLEST * min(usual, limit)), min(samples, max(usual, limit))
+    sizes = {usual >> k for k in range(usual.bit_length())} | {usual << k for k in range(samples.bit_length())}
+    return sorted(size for size in sizes if size == usual or least <= size <= most)
 
 
-def worker_counts(most: int, node_size: int = 1) -> list[int]:
-    """Return the numbers of workers to look at, each twice the one before: those of one node, then of whole nodes."""
-    inside = _doubled(min(most, node_size))
-    return sorted({*inside, *(node_size * nodes for nodes in _doubled(most // node_size))})
+def candidates(checked: CheckedAdvice, sizes: Sequence[int], observe: Callable[[int, int], None]) -> list[Candidate]:
+    """Predict a step of every combination with the batches `sizes`; one worker needs neither engine nor strategy.
 
-
-def _doubled(most: int) -> list[int]:
-    return sorted({*(1 << k for k in range(most.bit_length())), *([most] if most else [])})
-
-
-def batches(own: int, critical: CriticalBatch, samples: int) -> list[int]:
-    """Return the batches to look at: the task's own, halved and doubled, the largest within the critical batch."""
-    limit = max(1.0, critical.rows if critical.rows is not None else critical.low)
-    least, most = SMALLEST * min(own, limit), min(samples, max(own, limit))
-    found, now = {own}, own
-    while now // 2 >= max(1.0, least):
-        now //= 2
-        found.add(now)
-    now = own
-    while 2 * now <= most:
-        now *= 2
-        found.add(now)
-    return sorted(found)
-
-
-def candidates(
-    predictors: Mapping[str, Predictor],
-    syncs: Sequence[str],
-    counts: Sequence[int],
-    sizes: Sequence[int],
-    told: Callable[[int, int], None] = lambda done, total: None,
-    most_replicas: float = math.inf,
-) -> list[Candidate]:
-    """Predict the step of every way to train that is possible; one worker needs neither engine nor strategy.
-
-    Of an inexact strategy, more workers than `most_replicas` are left out.
+    Inexact strategies are considered with at most `checked.most_replicas` workers. `observe` is called with the number
+    of pairs of engine and strategy that are done, and that of all.
     """
-    first = next(iter(predictors.values()))
-    alone = _predict(first, make_sync("allreduce"), [WorkerCount(1, 1, size, first.network.samples) for size in sizes])
-    found = [Candidate(SERIAL, each) for each in alone]
-    strategies = [make_sync(spec) for spec in syncs]
-    pairs = [(engine, each) for engine in predictors for each in strategies if _can_run(engine, each)]
+    first = checked.predictor
+    alone = [WorkerCount(1, 1, size, first.network.samples) for size in sizes]
+    combinations: list[Candidate] = [(SERIAL, step) for step in _predict(first, make_sync("allreduce"), alone)]
+    strategies = [make_sync(spec) for spec in checked.syncs]
+    pairs = [
+        (engine, strategy)
+        for engine in checked.predictors
+        for strategy in strategies
+        if strategy.requires <= launch.make(engine).features
+    ]
     for done, (engine, strategy) in enumerate(pairs):
-        told(done, len(pairs))
-        predictor = predictors[engine]
-        fit = [n for n in counts if strategy.exact or n <= most_replicas]
-        points = list(_points(predictor, strategy, fit, sizes))
-        found += [Candidate(engine, each) for each in _predict(predictor, strategy, points)]
-    return found
+        observe(done, len(pairs))
+        predictor = checked.predictors[engine]
+        counts = [n for n in checked.counts if strategy.exact or n <= checked.most_replicas]
+        points = list(_points(predictor, strategy, counts, sizes))
+        combinations += [(engine, step) for step in _predict(predictor, strategy, points)]
+    return combinations
 
 
-def _can_run(engine: str, strategy: Sync) -> bool:
-    return strategy.requires <= launch.make(engine).features
-
-
-def _points(predictor: Predictor, strategy: Sync, counts: Iterable[int], sizes: Iterable[int]) -> Iterator[WorkerCount]:
+def _points(predictor: Predictor, strategy: Sync, counts: Sequence[int], sizes: Sequence[int]) -> Iterator[WorkerCount]:
     servers, cluster = strategy.num_servers(), predictor.cluster
     most = cluster.max_ranks if cluster else max(counts, default=0)
     for workers in counts:
@@ -117,29 +82,133 @@ def _points(predictor: Predictor, strategy: Sync, counts: Iterable[int], sizes: 
 
 
 def _predict(predictor: Predictor, strategy: Sync, points: Sequence[WorkerCount]) -> list[Predicted]:
-    """Predict by closed form; a strategy that has none is not looked at."""
+    """Predict by closed form; nothing of a strategy that has none."""
     try:
         return list(predictor.formula(strategy, points)) if points else []
     except NoClosedForm:
         return []
 
 
-def time_to(candidate: Candidate, steps: Estimate, cluster: Cluster | None) -> Estimate:
-    """Return what so many steps take, with failures where the cluster has some."""
-    sound = product(steps, candidate.step_s)
-    ranks = candidate.workers + candidate.found.servers
-    return with_failures(failures_in(sound.value, ranks, cluster), sound)
+@final
+@dataclass
+class Book:
+    """What is known of the steps: trainings, and the law that predicts those of other batches."""
+
+    law: StepsLaw
+    samples: int
+    trainings: list[TargetTraining] = field(default_factory=list)
+
+    def recipe(self, sync: str, workers: int, batch_size: int) -> Recipe:
+        """Return the settings to train with; those of one worker, where the strategy is exact."""
+        law, lr, warmup = self.law, self.law.lr, 0.0
+        if batch_size != law.batch_size:
+            lr = law.lr_at(batch_size)
+            epochs = law.steps(batch_size).value / math.ceil(self.samples / batch_size)
+            warmup = float(f"{WARM_UP * epochs:.2g}") if lr > law.lr else 0.0
+        sync, workers = ("allreduce", 1) if make_sync(sync).exact else (sync, workers)
+        return Recipe(sync, workers, batch_size, lr, warmup)
+
+    def known(self, recipe: Recipe) -> KnownSteps | None:
+        """Return the steps of all trainings with a recipe; None where there was none."""
+        key = recipe.sync, recipe.workers, recipe.batch_size
+        alike = [t for t in self.trainings if (t.sync, t.workers, t.batch_size) == key]
+        return known_from(alike) if alike else None
+
+    def steps(self, recipe: Recipe) -> Estimate | None:
+        """Return the steps to the accuracy; None where a training did not reach it.
+
+        One worker with the task's own settings did reach it at least once; where a seed did not, the record says so.
+        """
+        known = self.known(recipe)
+        if known is not None:
+            is_own = recipe == self.recipe("allreduce", 1, self.law.batch_size)
+            return known.estimate(self.law.known) if is_own or not known.failed else None
+        slower = 1 + WARM_UP / 2 if recipe.warmup else 1.0  # half the learning rate on average
+        return self.law.steps(recipe.batch_size).scaled(slower)
+
+    def most_steps(self, recipe: Recipe) -> int:
+        """Return the steps after which a training is given up."""
+        return math.ceil(GIVE_UP * max(1.0, self.law.steps(recipe.batch_size).value))
+
+    def sure_steps(self, recipe: Recipe) -> int:
+        """Return the steps that a run should be given: those of the longest training, or the law's upper bound."""
+        known = self.known(recipe)
+        return max(known.steps) if known is not None else math.ceil(self.law.steps(recipe.batch_size).high)
 
 
-def cost_of(candidate: Candidate, time_s: Estimate, cluster: Cluster | None) -> Estimate | None:
-    """Return what so long a run costs, where there is a price."""
-    if cluster is None or cluster.price_per_hour == 0:
-        return None
-    return time_s.scaled(float(cluster.price(candidate.workers + candidate.found.servers, 1.0)))
+@final
+@dataclass(frozen=True, eq=False)
+class Way:
+    """A candidate with the steps, the time and the cost to reach the accuracy."""
+
+    engine: str
+    predicted: Predicted
+    step_s: Estimate
+    recipe: Recipe
+    trained: bool
+    """Whether the steps come from trainings."""
+    steps: Estimate
+    time_s: Estimate
+    cost: Estimate | None
+
+    @property
+    def order(self) -> tuple[float, float, int, str, int, str]:
+        """Sort key: soonest first, then cheapest, then fewest workers, and at last the names decide."""
+        price, point = self.cost.value if self.cost else 0.0, self.predicted.point
+        return self.time_s.value, price, point.workers, self.predicted.sync, point.batch_size, self.engine
+
+
+def ways(candidates: Iterable[Candidate], book: Book, cluster: Cluster | None) -> list[Way]:
+    """Return the candidates that reach the accuracy, the soonest first."""
+    reaching = []
+    for engine, predicted in candidates:
+        ranks = predicted.point.workers + predicted.servers
+        recipe = book.recipe(predicted.sync, predicted.point.workers, predicted.point.batch_size)
+        steps = book.steps(recipe)
+        if steps is not None:
+            step_s = estimate(predicted.split.step_s, predicted.drawn_s, predicted.share)
+            sound_s = product(steps, step_s)
+            time_s = with_failures(failures_in(sound_s.value, ranks, cluster), sound_s)
+            cost = time_s.scaled(float(cluster.price(ranks, 1.0))) if cluster and cluster.price_per_hour else None
+            trained = book.known(recipe) is not None
+            reaching.append(Way(engine, predicted, step_s, recipe, trained, steps, time_s, cost))
+    return sorted(reaching, key=lambda way: way.order)
+
+
+def affordable(ranked: Iterable[Way], max_cost: float | None) -> list[Way]:
+    """Leave out ways that cost more than `max_cost`, where that is given."""
+    return [way for way in ranked if max_cost is None or (way.cost is not None and way.cost.value <= max_cost)]
+
+
+def sure(ranked: Iterable[Way]) -> list[Way]:
+    """Leave out inexact strategies that were not trained: no theory predicts the steps they lose."""
+    return [way for way in ranked if way.trained or make_sync(way.predicted.sync).exact]
+
+
+def pick(ranked: Iterable[Way]) -> list[Way]:
+    """Return the soonest few; one of each engine and number of workers, or all would be nearly the same."""
+    chosen: dict[tuple[str, int], Way] = {}
+    for way in ranked:
+        chosen.setdefault((way.engine, way.predicted.point.workers), way)
+    return list(chosen.values())[:BEST]
+
+
+def confirm(
+    rank: Callable[[], list[Way]],
+    book: Book,
+    train: Callable[[Recipe, int], list[TargetTraining]],
+    in_time: Callable[[], bool],
+) -> None:
+    """Train the best ways until all of them were trained; each training may change which are the best."""
+    while in_time():
+        untrained = next((way for way in pick(rank()) if not way.trained), None)
+        if untrained is None:
+            return
+        book.trainings += train(untrained.recipe, book.most_steps(untrained.recipe))
 
 
 def product(a: Estimate, b: Estimate) -> Estimate:
-    """Multiply what has nothing to do with each other: the squares of the shares that either may be off add up."""
+    """Multiply independent estimates: the squares of their relative errors add up."""
     value = a.value * b.value
     below = math.hypot(1 - a.low / a.value, 1 - b.low / b.value)
     above = math.hypot(a.high / a.value - 1, b.high / b.value - 1)
@@ -147,6 +216,6 @@ def product(a: Estimate, b: Estimate) -> Estimate:
 
 
 def quotient(a: Estimate, b: Estimate) -> Estimate:
-    """Return a / b, with the interval that independent relative errors give."""
-    low = max(b.low, b.value**2 / b.high)  # where an interval reaches to nothing, by the factor of its upper end
+    """Divide independent estimates, whose relative errors add up as in a product."""
+    low = max(b.low, b.value**2 / b.high)  # where an interval reaches to 0, by the factor of its upper end
     return product(a, Estimate(value=1 / b.value, low=1 / b.high, high=1 / low))

@@ -4,10 +4,9 @@
 | --- | --- |
 | `calibrate` | the stages, within the budget; the file is in `record/calibration.py` |
 | `plan` | which stages there is time for |
-| `worker` | what each rank does |
+| `worker` | what each rank does, on hosts whose clocks differ |
 | `steps` | steps by rows, alone and beside other ranks |
 | `calls` | exchanges by bytes |
-| `hosts` | exchanges between hosts |
 | `cores` | bare threads: what busy cores, memory and Python's lock cost each other |
 | `counts` | operations of a step |
 | `fits` | latency, bandwidth and arithmetic from the times of calls |

@@ -1,13 +1,14 @@
-"""Time the calls of a comm between its ranks, for messages from nothing to many megabytes.
+"""Time the calls of a comm between its ranks, for messages from 0 bytes to many megabytes.
 
-Before each call every rank writes its tensor, as a backward pass does, and one of them, in turn, comes late: in a run
-the others have gone to sleep when the last one comes, and must be woken.
+Before each call every rank writes its tensor, as a backward pass does, and one rank, in turn, comes late: in a run the
+others have gone to sleep when the last one comes, and must be woken.
 """
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,20 +20,21 @@ from manyhands.record.calibration import CallTimes
 SIZES = (0, *(8**k for k in range(1, 9)))
 """Bytes of the tensors: 8 B to 16 MB."""
 MOST_BYTES = 2**24
-"""What a rank may hold of all ranks' tensors together."""
+"""Bytes that a rank may hold of all ranks' tensors together."""
 SMALL, SMALL_REPEATS = 2**16, 5
-"""Calls of fewer bytes are so short that they are made several times in each round."""
+"""Calls of fewer bytes are so short that each round repeats them."""
 LEAST_ROUNDS, MOST_ROUNDS = 4, 60
 LATE_S = 3e-4
 """By how much one rank comes late: time enough for the others to sleep."""
 
 Stamp = tuple[float, float]
-"""When this rank began a call and when it was done, on the host's clock; 0 where another's word counts."""
+"""When this rank began and ended a call, on the host's clock; 0 where another rank's stamp counts."""
 GoOn = Callable[[float], bool]
-"""Told the share that is done; tells whether to go on, on every rank the same."""
+"""Takes the share that is done, and returns the same decision on every rank: whether to go on."""
 
 
-class SizedCall(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class SizedCall:
     """A call with a tensor of one size."""
 
     call: str
@@ -40,54 +42,49 @@ class SizedCall(NamedTuple):
     tensor: Tensor
     make: Callable[[Tensor], Stamp]
     always_late: int | None = None
-    """The rank that comes late each time, so that another waits for its message; None for each in turn."""
+    """The rank that comes late each time, so that another waits for its message; None for all in turn."""
 
 
-def time_calls(comm: Comm, seconds: float, go_on: GoOn, sizes: Sequence[int] = SIZES) -> list[dict[str, Any]]:
-    """Make every call with every size in turn until the time is up; return this rank's stamps."""
+def time_calls(comm: Comm, seconds: float, go_on: GoOn, sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Make every call with every size in turn for about `seconds`; return this rank's stamps."""
     cases = _affordable(comm, list(_cases(comm, sizes)), seconds / LEAST_ROUNDS)
-    stamps: list[list[Stamp]] = [[] for _ in cases]
+    stamps: dict[SizedCall, list[Stamp]] = {case: [] for case in cases}
     began_s = time.perf_counter()
     for turn in count():
         spent = (time.perf_counter() - began_s) / seconds
         enough = (spent >= 1 and turn >= LEAST_ROUNDS) or turn >= MOST_ROUNDS
         if not go_on(1.0 if enough else min(spent, 0.99)):
             break
-        for case, own in zip(cases, stamps, strict=True):
+        for case in cases:
             for repeat in range(SMALL_REPEATS if case.num_bytes < SMALL else 1):
-                own.append(_time(comm, case, turn + repeat))
-    return [
-        {"call": case.call, "num_bytes": case.num_bytes, "stamps": own} for case, own in zip(cases, stamps, strict=True)
-    ]
+                stamps[case].append(_time(comm, case, turn + repeat))
+    return [{"call": case.call, "num_bytes": case.num_bytes, "stamps": stamps[case]} for case in cases]
 
 
 def _affordable(comm: Comm, cases: list[SizedCall], round_s: float) -> list[SizedCall]:
-    """Make each call once, which makes buffers and connections; leave out what a slow link has no time for in a round.
-
-    The smallest come first. What is left out takes as long a byte as the largest that was kept.
-    """
-    kept = []
+    """Make each call once, the smallest first, which also makes buffers and connections; leave out the large ones that
+    a slow link has no time for in a round. Those take as much time per byte as the largest that is kept."""
+    kept = set[SizedCall]()
     began_s = time.perf_counter()
-    for i in sorted(range(len(cases)), key=lambda i: cases[i].num_bytes):
-        _time(comm, cases[i], 0)
+    for case in sorted(cases, key=lambda case: case.num_bytes):
+        _time(comm, case, 0)
         spent = torch.tensor([time.perf_counter() - began_s], dtype=torch.float64)
         comm.broadcast_(spent)
-        if cases[i].num_bytes > SMALL and float(spent) > round_s:
+        if case.num_bytes > SMALL and float(spent) > round_s:
             break
-        kept.append(i)
-    return [cases[i] for i in sorted(kept)]
+        kept.add(case)
+    return [case for case in cases if case in kept]
 
 
 def joined_calls(of_ranks: Sequence[Sequence[dict[str, Any]]]) -> list[CallTimes]:
-    """Put the ranks' stamps together: a call takes from when the last one began it until the last one is done."""
-    found = []
+    """Join the ranks' stamps: a call takes from the last rank's beginning to the last rank's end."""
+    times = []
     for same in zip(*of_ranks, strict=True):
-        turns = zip(*(own["stamps"] for own in same), strict=True)
-        us = [1e6 * (max(end for _, end in stamps) - max(begun for begun, _ in stamps)) for stamps in turns]
+        turns = zip(*(call["stamps"] for call in same), strict=True)
+        us = [round(1e6 * (max(end for _, end in turn) - max(begun for begun, _ in turn)), 3) for turn in turns]
         if us:
-            call, num_bytes = same[0]["call"], same[0]["num_bytes"]
-            found.append(CallTimes(call=call, ranks=len(of_ranks), num_bytes=num_bytes, us=[round(t, 3) for t in us]))
-    return found
+            times.append(CallTimes(call=same[0]["call"], ranks=len(of_ranks), num_bytes=same[0]["num_bytes"], us=us))
+    return times
 
 
 def _time(comm: Comm, case: SizedCall, turn: int) -> Stamp:
@@ -107,7 +104,7 @@ def _cases(comm: Comm, sizes: Sequence[int]) -> Iterable[SizedCall]:
         "broadcast": comm.broadcast_,
     }
     yield SizedCall("barrier", 0, torch.empty(0), _stamped(lambda t: comm.barrier()))
-    for size in sorted(sizes, reverse=True):  # small ones last: of a large one MPI has not noticed that it has arrived
+    for size in sorted(sizes, reverse=True):  # small ones last: MPI may notice a large one late
         length = size // torch.float32.itemsize
         for call, make in whole.items():
             yield SizedCall(call, size, torch.empty(length), _stamped(make))
@@ -131,7 +128,7 @@ def _stamped(make: Callable[[Tensor], Any]) -> Callable[[Tensor], Stamp]:
 
 
 def _ping_pong(comm: Comm, t: Tensor) -> Stamp:
-    """Let a message go from the first rank to the second and back; half of that is one message's time."""
+    """Send a message from rank 0 to rank 1 and back; half of that is one message's time."""
     begun_s = time.perf_counter()
     if comm.rank == 0:
         comm.send(t, to=1)
@@ -144,7 +141,7 @@ def _ping_pong(comm: Comm, t: Tensor) -> Stamp:
 
 
 def _stream(comm: Comm, t: Tensor) -> Stamp:
-    """Let messages go from the first rank to the second, one right after the other."""
+    """Send messages from rank 0 to rank 1, one right after the other."""
     begun_s = time.perf_counter()
     if comm.rank == 0:
         for _ in range(BURST):

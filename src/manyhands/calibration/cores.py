@@ -1,13 +1,14 @@
-"""Time what cores take when several are busy, with bare threads and no task: computing, memory, the interpreter's lock.
+"""Time bare threads on 1 core, 2 cores and more: how much they slow each other down in computing, memory and locking.
 
-So `simulate` knows what more workers than were measured would do to each other.
+From this `simulate` predicts how more workers than were measured would slow each other down.
 """
 
-import math
 import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 import torch
 
@@ -16,42 +17,42 @@ from manyhands.launch.blas_threads.count import process_settings
 from manyhands.record.calibration import CoreTimes
 
 ROUNDS, ROUND_S, LATEST_S = 12, 0.025, 30.0
-"""Of each number of threads and kind of work, in turn; and how long all of them may take to begin."""
+"""Rounds of each number of threads and kind of work, their length, and how long the threads may take to begin."""
 SIDE, LONG, SHORT = 384, 2**22, 64
-"""Of matrices that keep a core busy with what its cache holds, of arrays that no cache holds, of next to nothing."""
+"""Sizes of matrices that fit into a core's cache, of arrays that fit into no cache, and of tiny arrays."""
 
 Work = Callable[[], object]
 Make = Callable[[], Work]
 
 
 def time_cores(cores: int) -> CoreTimes:
-    """Return what an operation of each kind takes, by the number of threads that are at it."""
+    """Return the microseconds of an operation of each kind, by the number of threads that do it at once."""
     counts = thread_counts(cores)
-    found: dict[Make, dict[int, list[list[float]]]] = {
+    rounds: dict[Make, dict[int, list[list[float]]]] = {
         make: {k: [] for k in counts} for make in (_compute, _memory, _lock)
     }
     with process_settings(RunConfig(task="", blas_threads=1), 1, 1):
         for _ in range(ROUNDS):
-            for make, by_threads in found.items():
-                for threads, rounds in by_threads.items():
-                    rounds.append(_at_once(make, threads))
+            for make, by_threads in rounds.items():
+                for threads, times in by_threads.items():
+                    times.append(_at_once(make, threads))
     return CoreTimes(
-        compute_us={k: sorted(round(us, 1) for each in rounds for us in each) for k, rounds in found[_compute].items()},
+        compute_us={k: sorted(round(us, 1) for us in chain(*times)) for k, times in rounds[_compute].items()},
         compute_flops=2 * SIDE**3,
-        memory_us={k: _typical(rounds) for k, rounds in found[_memory].items()},
-        lock_us={k: _typical(rounds) / k for k, rounds in found[_lock].items()},
+        memory_us={k: _typical(times) for k, times in rounds[_memory].items()},
+        lock_us={k: _typical(times) / k for k, times in rounds[_lock].items()},
     )
 
 
 def _typical(rounds: Sequence[Sequence[float]]) -> float:
-    """Return what an operation takes each thread by what all of them get done together."""
-    return statistics.median(statistics.harmonic_mean(each) for each in rounds)
+    """Return the median over the rounds; in each, the time per operation at the threads' mean rate."""
+    return statistics.median(map(statistics.harmonic_mean, rounds))
 
 
 def thread_counts(cores: int) -> list[int]:
-    """Return 1, 2, 3, 4, 6, 8, 12 … and the cores."""
-    both = {base * 2**k for k in range(cores.bit_length()) for base in (2, 3)}
-    return sorted({1, *(each for each in both if each < cores), cores})
+    """Return 1, 2, 3, 4, 6, 8, 12 … and `cores`."""
+    counts = {base * 2**k for k in range(cores.bit_length()) for base in (2, 3)}
+    return sorted({1, *(count for count in counts if count < cores), cores})
 
 
 def _compute() -> Work:
@@ -70,36 +71,28 @@ def _lock() -> Work:
 
 
 def _at_once(make: Make, threads: int) -> list[float]:
-    """Return the microseconds that an operation takes each of so many threads."""
+    """Return the microseconds per operation of each of `threads` threads that work at the same time."""
     begin, stop = threading.Barrier(threads + 1), threading.Event()
-    took_us = [math.inf] * threads
 
-    def work(i: int) -> None:
+    def work() -> float:
         try:
             operation = make()
             operation()
-            begin.wait(LATEST_S)
-        except threading.BrokenBarrierError:
-            return
         except BaseException:
             begin.abort()  # or the others would wait for this one
             raise
+        begin.wait(LATEST_S)
         begun_s, done = time.perf_counter(), 0
         while not (stop.is_set() and done):
             operation()
             done += 1
-        took_us[i] = 1e6 * (time.perf_counter() - begun_s) / done
+        return 1e6 * (time.perf_counter() - begun_s) / done
 
-    workers = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(threads)]
-    try:
-        for worker in workers:
-            worker.start()
-        begin.wait(LATEST_S)
-        time.sleep(ROUND_S)
-    finally:
-        stop.set()
-        for worker in workers:
-            worker.join()
-    if math.inf in took_us:
-        raise RuntimeError("a thread failed while bare threads were timed")
-    return took_us
+    with ThreadPoolExecutor(threads) as pool:
+        workers = [pool.submit(work) for _ in range(threads)]
+        try:
+            begin.wait(LATEST_S)
+            time.sleep(ROUND_S)
+        finally:
+            stop.set()
+        return [worker.result() for worker in workers]

@@ -1,4 +1,4 @@
-"""Count what a step has to do, whatever the machine: floating-point operations, and operations of torch."""
+"""Count the floating-point operations and the torch operations of a step, which do not depend on the machine."""
 
 from typing import Any, NamedTuple, final
 
@@ -13,37 +13,37 @@ from manyhands.training.plan import Plan
 from manyhands.training.step import compute_gradients
 
 ROWS = 2
-"""Which every network takes."""
+"""Rows of the counted step: the fewest that every network takes."""
 
 
 class Counts(NamedTuple):
-    """What a step has to do."""
+    """Operations of a step."""
 
     flops_per_row: float
-    """Of a forward and backward pass, in products of matrices and convolutions."""
+    """Floating-point operations of matrix products and convolutions in a forward and backward pass."""
     pass_operations: int
-    """To gather a piece of a batch and pass over it; for each, Python gives its lock away and wants it back."""
+    """Torch operations to gather a piece of a batch and pass over it; each releases and takes Python's lock."""
     update_operations: int
-    """The same for the optimiser's step."""
+    """Torch operations of the optimiser's step."""
 
 
 def count(replica: Replica, config: RunConfig, samples: Split) -> Counts:
-    """Make a step on a few samples, and count in a second one; the replica is of no use afterwards."""
+    """Count the operations of a step on a few samples, which changes the replica's weights."""
     plan = Plan(config.model_copy(update={"batch_size": ROWS, "micro_batch": 0}), samples, 0, 1)
     batch = torch.arange(min(ROWS, len(samples)))
-    for _ in range(2):  # the first one makes room for more than a step needs
-        with FlopCounterMode(display=False) as flops, _Started() as of_pass:
+    for _ in range(2):  # the first step also allocates buffers, so that the second counts
+        with FlopCounterMode(display=False) as flops, _OperationCounter() as in_pass:
             compute_gradients(replica, plan, batch, 0)
-        with _Started() as of_update:
+        with _OperationCounter() as in_update:
             replica.apply()
-    return Counts(flops.get_total_flops() / len(batch), of_pass.count, of_update.count)
+    return Counts(flops.get_total_flops() / len(batch), in_pass.count, in_update.count)
 
 
 @final
-class _Started(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts operations, but not those of a backward pass that torch makes by itself, without Python's lock.
+class _OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts torch operations, but not those of autograd's backward pass, which runs without Python's lock.
 
-    One that consists of others counts as often as these, although the lock is given away once: a few too many.
+    A composite operation counts once for each of its parts, although the lock is released once: a few too many.
     """
 
     def __init__(self) -> None:

@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from manyhands.model.fit_comm import CommModel
 
 MODELS: "dict[str, CommModel]" = {"threads": "slices", "mpi": "messages", "torch": "messages"}
-"""The engines that can be measured, and the formulas that are fitted to their calls."""
+"""By engine, the formulas that are fitted to its calls."""
 
 
 def check_calibrated(engines: str, kind: str = "engine that can be calibrated") -> None:
-    """Refuse engines, several with commas between them, of which no calibration can tell."""
+    """Refuse engines, separated by commas, that cannot be calibrated; errors call them `kind`."""
     for engine in filter(None, cut_list(engines)):
         if engine not in MODELS:
             unknown(kind, engine, MODELS)

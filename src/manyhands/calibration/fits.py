@@ -1,38 +1,34 @@
-"""Find what α, β and γ fit the calls that a calibration has measured."""
+"""Fit latency α, time per byte β and time per added byte γ to the calls that a calibration has timed."""
 
 from collections.abc import Sequence
 
 from manyhands.calibration.engines import MODELS
 from manyhands.machine import facts
-from manyhands.model.fit_comm import CommModel, TimedCall, fit_comm
+from manyhands.model.fit_comm import TimedCall, fit_comm
 from manyhands.model.host import overhead_s
 from manyhands.model.undisturbed import undisturbed
 from manyhands.record.calibration import CallTimes, CommCosts
 
 FASTEST = 1000.0
-"""Gigabytes a second beyond which a fit tells nothing but that there is no cost."""
+"""Gigabytes a second above which a fit says no more than that there is no cost."""
 
 
-def model_of(engine: str, hosts: int) -> CommModel:
-    """Return whose formulas to fit to an engine's calls."""
+def comm_costs(engine: str, points: Sequence[CallTimes], measured_at: str, hosts: int) -> CommCosts:
+    """Return the costs that fit an engine's timed calls, by the formulas of its library."""
+    model = MODELS[engine]
     if engine == "mpi" and facts.version("mpich"):
-        return "mpich-hosts" if hosts > 1 else "mpich"
-    return MODELS[engine]
-
-
-def comm_costs(engine: str, points: Sequence[CallTimes], made: str, hosts: int = 1) -> CommCosts:
-    """Fit α, β and γ to what was measured of an engine's calls."""
-    model = model_of(engine, hosts)
-    seconds = [
-        TimedCall(each.call, each.ranks, each.num_bytes, max(1e-9, 1e-6 * undisturbed(each.us)))
-        for each in points
-        if each.call != "stream" and (each.num_bytes > 0 or each.call in ("send", "barrier"))  # libraries skip others
+        model = "mpich-hosts" if hosts > 1 else "mpich"
+    calls = [
+        TimedCall(point.call, point.ranks, point.num_bytes, max(1e-9, 1e-6 * undisturbed(point.us)))
+        for point in points
+        if point.call != "stream"
+        and (point.num_bytes > 0 or point.call in ("send", "barrier"))  # libraries skip other empty calls
     ]
-    fit = fit_comm(model, seconds)
+    fit = fit_comm(model, calls)
     return CommCosts(
         engine=engine,
-        made=made,
-        ranks=max(each.ranks for each in points),
+        made=measured_at,
+        ranks=max(point.ranks for point in points),
         hosts=hosts,
         model=model,
         latency_us=1e6 * fit.link.alpha_s,

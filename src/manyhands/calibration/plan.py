@@ -1,4 +1,4 @@
-"""Which launches a calibration makes, and how long each may take so that all keep to the budget."""
+"""Which launches a calibration makes, and how long each may take within the budget."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,15 +10,15 @@ from manyhands.measurement.budget import ROOMY, Clock, plain_duration
 from manyhands.record.texts import duration
 
 START_S = {"serial": 0.0, "threads": 0.5}
-"""What it takes to start an engine's ranks, where they are no processes of their own."""
+"""Seconds to start an engine's ranks, where they are no processes of their own."""
 LEAST_S = 0.5
-"""The least time to measure anything on a visit."""
+"""Shortest time to measure for on a visit, for each unit of a stage's weight."""
 LEAST_STEPS = 12
 """Steps with each number of rows that even the shortest visit makes: to try, to warm up, to measure."""
-VISITS, MOST_STARTS = 2, 0.25
-"""How often all is measured, if starting ranks so often takes no more than this share of the time."""
+MOST_STARTS = 0.25
+"""Share of the budget that starting ranks may take for each stage to be visited twice."""
 ALONE, CROWD, CALLS = 2.0, 2.5, 1.5
-"""How the time is shared out: steps of one worker, steps of several at once, calls between them."""
+"""Weights by which time is shared out: steps of one worker, steps of several at once, calls between them."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Stage:
 
     @property
     def weight(self) -> float:
-        """Its share of the time, in parts."""
+        """Weight by which the launch gets its share of the time."""
         return self.steps_weight + self.calls_weight
 
 
 def stages_of(names: Sequence[str], engines: Sequence[str], sharing: Sequence[int]) -> list[Stage]:
-    """List the launches: each task alone, then with each engine and number of ranks; calls are timed once in each."""
+    """List the launches: each task alone, then with each engine and number of ranks, where calls are timed once."""
     stages = [Stage(f"{Path(name).name}, one worker", "serial", 1, name, ALONE) for name in names]
     for engine in engines:
         for ranks in sharing:
@@ -52,34 +52,33 @@ def stages_of(names: Sequence[str], engines: Sequence[str], sharing: Sequence[in
 @final
 @dataclass
 class LaunchBudget:
-    """How long the launches may take, by how long those before them took."""
+    """Shares the time that is left out to the launches that are left."""
 
     clock: Clock
     start_s: float
-    """What it takes to start a process that has torch and the data."""
+    """Seconds to start a process that imports torch and reads the data."""
     steps_s: Mapping[str, float]
-    """Of each task, what a step with each number of rows takes, all of them together."""
+    """By task, the seconds of one step with each number of rows, summed."""
     seen_s: dict[str, float] = field(default_factory=dict)
-    """What it took to start an engine's ranks, as last seen."""
+    """By engine, the seconds to start its ranks in the last launch."""
 
     def visits(self, stages: Sequence[Stage]) -> list[Stage]:
-        """Return the launches in their order: all of them, and once more where that costs little."""
-        starts_s = sum(map(self._start_s, stages))
-        again = VISITS - 1 if VISITS * starts_s <= MOST_STARTS * self.clock.budget_s else 0
-        first = [replace(stage, calls_weight=(1 + again) * stage.calls_weight) for stage in stages]
-        return [*first, *[replace(stage, calls_weight=0.0) for stage in stages] * again]
+        """Return the launches in their order: all stages, and all of them again if that costs little."""
+        twice = 2 * sum(map(self._start_s, stages)) <= MOST_STARTS * self.clock.budget_s
+        first = [replace(stage, calls_weight=(1 + twice) * stage.calls_weight) for stage in stages]
+        return [*first, *(replace(stage, calls_weight=0.0) for stage in stages if twice)]
 
     def least_s(self, stage: Stage) -> float:
-        """Return the least that a launch takes."""
+        """Return the shortest time that a launch takes."""
         return self._start_s(stage) + max(LEAST_S * stage.weight, LEAST_STEPS * self.steps_s[stage.task])
 
     def second_s(self, rest: Sequence[Stage]) -> float:
-        """Return how long each part of the launches that are left may take."""
+        """Return the seconds for each unit of weight in the launches that are left."""
         left_s = self.clock.left_s - sum(map(self._start_s, rest))
         return max(LEAST_S, left_s / sum(stage.weight for stage in rest))
 
     def note(self, stage: Stage, took_s: float, second_s: float) -> None:
-        """Learn from a launch what the next one of its engine takes besides measuring."""
+        """Learn from the duration of a launch how long it takes to start its engine's ranks."""
         self.seen_s[stage.engine] = max(0.0, took_s - second_s * stage.weight)
 
     def check_budget(self, stages: Sequence[Stage]) -> None:

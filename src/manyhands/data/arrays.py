@@ -1,4 +1,4 @@
-"""Take arrays that come from outside as tensors, and read those that numpy has saved."""
+"""Convert arrays that come from outside to tensors."""
 
 import threading
 import warnings
@@ -15,7 +15,7 @@ PARSING = threading.RLock()
 """Held while numpy reads a file: it parses the header as Python syntax, and threads that do so at the same time fail
 with a SystemError before Python 3.11.9 and 3.12.3 (CPython issue 106905)."""
 
-# The types that torch stores but can hardly compute with, or does not know.
+# Numpy types that torch does not know, or can hardly compute with.
 WIDER = {"uint16": "int32", "uint32": "int64", "uint64": "float64", "float128": "float64"}
 
 

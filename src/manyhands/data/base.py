@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from manyhands.data.checks import check_finite
 from manyhands.data.files import load_npy_dir, load_npz
@@ -17,8 +18,6 @@ from manyhands.data.tweets import load_tweets
 from manyhands.errors import UserError, check, unknown
 from manyhands.spec import convert, parse
 
-__all__ = ["Dataset", "Split", "load"]
-
 LIMITS = {"train": int, "test": int}
 COLUMNS = {"text": str, "label": str, "words": int}
 ZOOMS = (1, 2, 4)
@@ -27,8 +26,8 @@ ZOOMS = (1, 2, 4)
 def load(spec_text: str, *, image_size: int | None = None, replicate: int = 1, scan: bool = True) -> Dataset:
     """Load the dataset that a spec names; only the training samples are replicated.
 
-    Without `scan` nobody looks for a NaN: so a rank, whose inputs were scanned before it was started, reads only
-    the rows it needs of a memory-mapped file.
+    Without `scan` the inputs are not searched for a NaN: so a rank, whose inputs were scanned before it was started,
+    reads only the rows it needs of a memory-mapped file.
     """
     check(replicate >= 1, f"replicate must be at least 1, got {replicate}")
     name = spec_text.partition(":")[0].strip()
@@ -48,7 +47,7 @@ def load(spec_text: str, *, image_size: int | None = None, replicate: int = 1, s
 
 def _sources() -> dict[str, Callable[[str], Dataset]]:
     return {
-        "mnist": lambda text: load_mnist(**convert(parse(text).options, LIMITS, "mnist")),
+        "mnist": lambda text: _limited(load_mnist, **convert(parse(text).options, LIMITS, "mnist")),
         "synthetic": lambda text: load_synthetic(parse(text).options),
         "tweets": lambda text: load_tweets(parse(text).options),
         "idx": lambda text: _from_path(load_idx_dir, text),
@@ -63,34 +62,44 @@ def _from_path(loader: Callable[..., Dataset], text: str, types: Mapping[str, ty
     name = name.strip()
     path, options = _path_and_options(rest, name, types)
     check(bool(path), f"{name} needs a path: write {name}:PATH or {name}:PATH,train=1000,test=200")
-    return loader(Path(os.path.expanduser(path)), **convert(options, types, name))
+    return _limited(loader, Path(os.path.expanduser(path)), **convert(options, types, name))
+
+
+def _limited(
+    loader: Callable[..., Dataset], *path: Path, train: int | None = None, test: int | None = None, **options: Any
+) -> Dataset:
+    """Load a dataset, and keep the first `train` and `test` rows of its splits, where these numbers are given.
+
+    The classes stay those of all rows, so that the network does not depend on the numbers.
+    """
+    dataset = loader(*path, **options)
+
+    def first(split: Split, rows: int | None, option: str) -> Split:
+        if rows is None:
+            return split
+        check(1 <= rows <= len(split), f"{option} of {dataset.name} must be between 1 and {len(split)}, got {rows}")
+        return split.take(rows)
+
+    return replace(dataset, train=first(dataset.train, train, "train"), test=first(dataset.test, test, "test"))
 
 
 def _path_and_options(text: str, owner: str, types: Mapping[str, type]) -> tuple[str, dict[str, str]]:
-    # Only known options are cut off the end, since a path such as runs/lr=0.1,size=64 is an ordinary one.
+    """Cut known options off the end of a path; a path such as runs/lr=0.1,size=64 is an ordinary one."""
     path, options = text.strip(), dict[str, str]()
-    # The name of a column may hold a slash, a number cannot: there a slash tells that the path goes on.
+    # The name of a column may hold a slash, a number cannot: a slash in a number's place is part of the path.
     slashes = str in types.values()
-    while not _exists(path):
+    while not os.path.exists(os.path.expanduser(path)):
         rest, comma, option = path.rpartition(",")
         key, equals, given = option.strip().partition("=")
-        if not (comma and equals and key in types and (slashes or "/" not in given)):
+        if not (comma and equals and (slashes or "/" not in given)):
+            break
+        if key not in types:
+            if re.fullmatch(r"\w+", key) and "/" not in given:
+                unknown(f"option of {owner} named", key, types)
             break
         check(key not in options, f"'{key}' is given twice in '{owner}:{text}'")
         path, options[key] = rest.rstrip(), given.strip()
-    _check_not_an_option(path, owner, types)
     return path, options
-
-
-def _check_not_an_option(path: str, owner: str, types: Mapping[str, type]) -> None:
-    _, comma, option = path.rpartition(",")
-    key, equals, given = option.strip().partition("=")
-    if comma and equals and re.fullmatch(r"\w+", key) and "/" not in given and not _exists(path):
-        unknown(f"option of {owner} named", key, types)
-
-
-def _exists(path: str) -> bool:
-    return os.path.exists(os.path.expanduser(path))
 
 
 def _resized(dataset: Dataset, image_size: int) -> Dataset:

@@ -1,4 +1,4 @@
-"""What is asked of samples that come from outside, before anything is trained on them."""
+"""Checks of samples that come from outside, before anything is trained on them."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ SCAN_VALUES = 1 << 20
 
 
 class NamedArrays(NamedTuple):
-    """Inputs and labels as they were read, and what to call them in an error."""
+    """Inputs and labels as they were read, and their names in errors."""
 
     x: Tensor
     y: Tensor
@@ -21,21 +21,19 @@ class NamedArrays(NamedTuple):
     y_name: str
 
 
-def assemble(
-    name: str, train: NamedArrays, test: NamedArrays, *, num_train: int | None, num_test: int | None
-) -> Dataset:
-    """Check both parts, alone and against each other, and make a dataset of their first rows."""
+def assemble(name: str, train: NamedArrays, test: NamedArrays) -> Dataset:
+    """Return a dataset of two parts, which are checked alone and against each other."""
     train, test = _checked(train), _checked(test)
     _check_alike(train, test)
-    # Over all rows, so that a limit on the samples does not change the network.
     classes = _num_classes(train)
-    _check_known(test, classes)
-    return Dataset(
-        name=name,
-        train=limit(_split(train), num_train, f"train of {name}"),
-        test=limit(_split(test), num_test, f"test of {name}"),
-        classes=classes,
-    )
+    row = _first(test.y >= classes)
+    if row is not None:
+        raise UserError(
+            f"row {row} of {test.y_name} is label {test.y[row].item()}, "
+            f"but the training labels run from 0 to {classes - 1}"
+        )
+    train_split, test_split = (Split(part.x, part.y, scale=_scale(part.x)) for part in (train, test))
+    return Dataset(name=name, train=train_split, test=test_split, classes=classes)
 
 
 def check_labels(dataset: Dataset) -> None:
@@ -49,17 +47,9 @@ def check_labels(dataset: Dataset) -> None:
 
 
 def check_finite(dataset: Dataset) -> None:
-    """Read every input once and refuse a NaN or an infinity."""
+    """Refuse inputs with a NaN or an infinity; all of them are read."""
     _check_finite(dataset.train.x, f"the training inputs of {dataset.name}")
     _check_finite(dataset.test.x, f"the test inputs of {dataset.name}")
-
-
-def limit(split: Split, n: int | None, what: str) -> Split:
-    """Return the first n rows, or all where no number is asked for."""
-    if n is None:
-        return split
-    check(1 <= n <= len(split), f"{what} must be between 1 and {len(split)}, got {n}")
-    return split.take(n)
 
 
 def _checked(part: NamedArrays) -> NamedArrays:
@@ -109,15 +99,6 @@ def _num_classes(train: NamedArrays) -> int:
     return classes
 
 
-def _check_known(test: NamedArrays, classes: int) -> None:
-    row = _first(test.y >= classes)
-    if row is not None:
-        raise UserError(
-            f"row {row} of {test.y_name} is label {test.y[row].item()}, "
-            f"but the training labels run from 0 to {classes - 1}"
-        )
-
-
 def _check_finite(x: Tensor, name: str) -> None:
     if not x.is_floating_point():
         return
@@ -126,10 +107,6 @@ def _check_finite(x: Tensor, name: str) -> None:
         row = _first(~torch.isfinite(x[start : start + step]).flatten(1).all(dim=1))
         if row is not None:
             raise UserError(f"row {start + row} of {name} holds a NaN or an infinity")
-
-
-def _split(part: NamedArrays) -> Split:
-    return Split(part.x, part.y, scale=_scale(part.x))
 
 
 def _scale(x: Tensor) -> float:

@@ -18,7 +18,7 @@ from manyhands.errors import ManyhandsError, UserError, check
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 
 
-def load_npz(file: Path, *, train: int | None = None, test: int | None = None) -> Dataset:
+def load_npz(file: Path) -> Dataset:
     """Load x_train, y_train, x_test and y_test; without a test set the last sixth of the rows is held out."""
     check(os.path.isfile(file), f"there is no file '{file}'")
     with _readable(f"'{file}'"), zipfile.ZipFile(file) as archive:
@@ -26,17 +26,15 @@ def load_npz(file: Path, *, train: int | None = None, test: int | None = None) -
         unpacked = sum(archive.getinfo(f"{name}.npy").file_size for name in NAMES if f"{name}.npy" in stored)
         check_fits(unpacked, f"'{file}'", "save its arrays as .npy files: of npy:DIR only the rows in use are read")
         arrays = {name: _member(archive, name, file) for name in NAMES if f"{name}.npy" in stored}
-    train_part, test_part = _parts(arrays, file)
-    return assemble("npz", train_part, test_part, num_train=train, num_test=test)
+    return assemble("npz", *_parts(arrays, file))
 
 
-def load_npy_dir(folder: Path, *, train: int | None = None, test: int | None = None) -> Dataset:
+def load_npy_dir(folder: Path) -> Dataset:
     """Map x_train.npy and so on; without a test set the last sixth of the rows is held out."""
     check(os.path.isdir(folder), f"there is no folder '{folder}'")
     paths = {name: folder / f"{name}.npy" for name in NAMES}
     arrays = {name: _mapped(path) for name, path in paths.items() if path.is_file()}
-    train_part, test_part = _parts(arrays, folder)
-    return assemble("npy", train_part, test_part, num_train=train, num_test=test)
+    return assemble("npy", *_parts(arrays, folder))
 
 
 def _member(archive: zipfile.ZipFile, name: str, file: Path) -> Tensor:
@@ -58,7 +56,7 @@ def _readable(what: str) -> Iterator[None]:
         yield
     except ManyhandsError:
         raise
-    except Exception as error:  # The parsers of damaged zip files and headers raise whatever they stumble on.
+    except Exception as error:  # parsers of damaged zip files and headers raise all kinds of errors
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(f"{what} cannot be read as an array of numbers: {reason}") from None
 

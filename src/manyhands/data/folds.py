@@ -6,7 +6,7 @@ from torch import Tensor
 from manyhands.errors import UserError
 
 MAX_SEED = 2**32
-"""What scikit-learn's generators take; a larger seed wraps around."""
+"""Seeds that scikit-learn's generators take; a larger one wraps around."""
 
 
 def stratified(y: Tensor, parts: int, seed: int) -> list[Tensor]:

@@ -26,7 +26,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def read_idx(source: bytes | Path) -> Tensor:
-    """Read unsigned bytes; an uncompressed file is mapped, so that only the rows in use are read."""
+    """Return the bytes of an IDX file; an uncompressed one is mapped, so that only the rows in use are read."""
     if isinstance(source, bytes):
         return _tensor(np.frombuffer(bytearray(source), np.uint8), "the IDX data")
     try:
@@ -36,10 +36,10 @@ def read_idx(source: bytes | Path) -> Tensor:
     return _tensor(data, f"'{source}'")
 
 
-def load_idx_dir(folder: Path, *, train: int | None = None, test: int | None = None) -> Dataset:
+def load_idx_dir(folder: Path) -> Dataset:
     """Load a folder that holds the four files of MNIST, or others of the same names, plain or as .gz."""
     check(os.path.isdir(folder), f"there is no folder '{folder}'")
-    return assemble("idx", _part(folder, "train"), _part(folder, "t10k"), num_train=train, num_test=test)
+    return assemble("idx", _part(folder, "train"), _part(folder, "t10k"))
 
 
 def _part(folder: Path, prefix: str) -> NamedArrays:
@@ -49,15 +49,14 @@ def _part(folder: Path, prefix: str) -> NamedArrays:
 
 
 def _existing(path: Path) -> Path:
-    compressed = path.with_name(f"{path.name}.gz")
-    found = next((p for p in (path, compressed) if p.is_file()), None)
-    if found is None:
-        raise UserError(f"there is no file '{path}', nor the same with .gz")
-    return found
+    for existing in (path, path.with_name(f"{path.name}.gz")):
+        if existing.is_file():
+            return existing
+    raise UserError(f"there is no file '{path}', nor the same with .gz")
 
 
 def _decompressed(path: Path) -> Bytes:
-    """Unpack what the header asks for, and one byte more where there is one: a small file may unpack to a huge one."""
+    """Unpack the bytes that the header promises and at most one more: a small file may unpack to a huge one."""
     try:
         with gzip.open(path) as f:
             head = f.read(MAGIC_BYTES + 4 * MOST_DIMENSIONS)

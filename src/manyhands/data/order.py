@@ -5,10 +5,14 @@ import torch
 from torch import Tensor
 
 
+def generator(*key: int) -> np.random.Generator:
+    """Return a random generator whose draws depend on the numbers of `key` alone, such as a seed and an epoch."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))
+
+
 def permutation(n: int, seed: int, epoch: int, *part: int) -> Tensor:
-    """Return the order of n samples in this epoch, or of those of one part of the data."""
-    bits = np.random.PCG64(np.random.SeedSequence([seed, epoch, *part]))
-    return torch.from_numpy(np.random.Generator(bits).permutation(n))
+    """Return the order of n samples in this epoch, or of the n samples of one part of the data."""
+    return torch.from_numpy(generator(seed, epoch, *part).permutation(n))
 
 
 def num_batches(n: int, batch_size: int) -> int:

@@ -22,21 +22,16 @@ class Split:
     x: Tensor
     """The stored inputs, one sample a row: (rows, features) or (rows, channels, height, width); a numpy array is
     taken as a tensor."""
-
     y: Tensor
     """The class of each row, a whole number from 0 up; kept as int64."""
-
     scale: float = 1.0
-    """What the inputs are multiplied by when gathered, such as 1/255 for bytes."""
-
+    """Factor of the inputs when gathered, such as 1/255 for bytes."""
     zoom: int = 1
     """How often each pixel is repeated along both sides of an image."""
-
     copies: int = 1
     """How often the rows are repeated; sample i is row i % rows, and no copy is made."""
-
     picks: Tensor | None = None
-    """Which stored input each row is, in a view of some rows; the labels of a view are its own."""
+    """In a view of some rows, the number of each row's stored input; `y` has the labels of the view."""
 
     def __post_init__(self) -> None:
         x, y = as_tensor(self.x, "the inputs of a split"), as_tensor(_whole(self.y), "the labels of a split")
@@ -66,9 +61,14 @@ class Split:
         return channels, height * self.zoom, width * self.zoom
 
     def batch(self, indices: Tensor | slice, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Gather the samples of these indices; a slice may give views, which must not be written to."""
+        """Return the inputs and labels of `indices`; those of a slice may be views, which must not be written to."""
         x, y = self._view(indices) if isinstance(indices, slice) else self._gather(indices)
-        return self._zoomed(self._scaled(x, dtype)), y
+        # Multiplying in place after the conversion takes the time of one fused operation, and does not depend on
+        # torch's default dtype; the copy keeps a view of float data from being written to.
+        x = x.to(dtype) if self.scale == 1 else x.to(dtype, copy=True).mul_(self.scale)
+        if self.zoom > 1:
+            x = x.repeat_interleave(self.zoom, dim=3).repeat_interleave(self.zoom, dim=2)
+        return x, y
 
     def to(self, device: torch.device | str) -> "Split":
         """Return the same samples on another device."""
@@ -82,7 +82,7 @@ class Split:
         return replace(self, x=self.x[:n], y=self.y[:n])
 
     def rows(self, indices: Tensor) -> "Split":
-        """Return a view of these rows, in this order: the inputs are shared, not copied."""
+        """Return a view of the rows `indices`, in their order: the inputs are shared, not copied."""
         indices = indices.to(self.y.device)
         return replace(self, y=self.y[indices], picks=indices if self.picks is None else self.picks[indices])
 
@@ -102,18 +102,6 @@ class Split:
             return self._gather(torch.arange(start, stop))
         return self.x[start - copy : stop - copy].contiguous(), self.y[start - copy : stop - copy]
 
-    def _scaled(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        if self.scale == 1:
-            return x.to(dtype)
-        # Multiplying in place after the conversion takes the time of one fused operation, and does not
-        # depend on torch's default dtype; the copy keeps a view of float data from being written to.
-        return x.to(dtype, copy=True).mul_(self.scale)
-
-    def _zoomed(self, x: Tensor) -> Tensor:
-        if self.zoom == 1:
-            return x
-        return x.repeat_interleave(self.zoom, dim=3).repeat_interleave(self.zoom, dim=2)
-
 
 @final
 @with_field_docs
@@ -122,14 +110,11 @@ class Dataset:
     """Samples to learn from, samples to test on, and the number of classes."""
 
     name: str
-    """What errors and tables call it."""
-
+    """Its name in errors and tables."""
     train: Split
-    """What is learned from."""
-
+    """Samples to train on."""
     test: Split
-    """What is tested on: samples of the same shape."""
-
+    """Samples to test on, of the same shape."""
     classes: int
     """How many classes there are; labels run from 0 to one less."""
 
@@ -166,11 +151,11 @@ class Dataset:
 
 
 def _whole(labels: Any) -> Any:
-    """Take the whole numbers of numpy that torch does not know as those that it does."""
+    """Convert numpy's unsigned integers, most of which torch does not know, to int64."""
     return labels.astype(np.int64) if isinstance(labels, np.ndarray) and labels.dtype.kind == "u" else labels
 
 
 def _kind(split: Split) -> str:
-    """Say how the inputs are stored, as far as it changes what the network sees."""
+    """Return in words how the inputs are stored, as far as it changes the network's input."""
     stored = "fractions" if split.x.is_floating_point() else "whole numbers"
     return stored if split.scale == 1 else f"{stored} that are multiplied by {split.scale:g}"

@@ -19,17 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhands.data.checks import limit
-from manyhands.data.memory import check_fits
+from manyhands.data.memory import check_size
 from manyhands.data.split import Dataset, Split
 from manyhands.errors import UserError, check, listed, unknown
 
 WORDS = 1024
-MAX_VALUES = 1 << 33
 LARGEST_COUNT = 255
 
 HELD_OUT = 6
-"""One row of so many is held out for the test, as from other files without a test set."""
+"""Every sixth row is held out for the test, as from other files without a test set."""
 
 # A sign is a word too, so that no text is without words, and an emoji or a # counts.
 WORD = r"\w+|[^\w\s]"
@@ -45,9 +43,8 @@ class TextTable(NamedTuple):
     rows: list[list[str]]
     lines: list[int]
     """The line of the file on which each row ends."""
-
     places: dict[str, int]
-    """Where the column of each name is."""
+    """The index of each column by its name, since there may be very many."""
 
     def column(self, name: str) -> list[str]:
         """Return the stripped cells of the column of this name."""
@@ -63,13 +60,11 @@ def load_csv(
     label: str | None = None,
     text: str | None = None,
     words: int | None = None,
-    train: int | None = None,
-    test: int | None = None,
 ) -> Dataset:
-    """Load the hashed words of a column of text, or without one all other columns as numbers.
+    """Load the hashed words of the column `text`, or without one all columns but `label` as numbers.
 
-    Such files are often sorted by their label, so the rows are shuffled, always in the same way, and from each class
-    a sixth is held out.
+    Files are often sorted by their label, so the rows are shuffled, always in the same way, and from each class a
+    sixth is held out.
     """
     table = _read(file)
     if label is None:
@@ -79,17 +74,11 @@ def load_csv(
     y, classes = _classes(table, label)
     x = _numbers(table, label) if text is None else _hashed(table, text, WORDS if words is None else words)
     for_train, for_test = _hold_out(y, classes, f"column '{label}' of '{file}'")
-    return Dataset(
-        name="csv",
-        train=limit(_split(x, y, for_train), train, "train of csv"),
-        test=limit(_split(x, y, for_test), test, "test of csv"),
-        classes=classes,
-    )
+    return Dataset(name="csv", train=_split(x, y, for_train), test=_split(x, y, for_test), classes=classes)
 
 
 def _read(file: Path) -> TextTable:
     check(os.path.isfile(file), f"there is no file '{file}'")
-    # A spreadsheet writes a mark in front, which is no part of the first column's name.
     reader = csv.reader(io.StringIO(_decoded(file), newline=""), strict=True)
     rows, lines = [], []
     try:
@@ -101,10 +90,15 @@ def _read(file: Path) -> TextTable:
         raise UserError(f"line {reader.line_num} of '{file}' is not comma-separated text: {error}") from None
     check(bool(rows), f"'{file}' is empty; its first line must name the columns")
     header = [" ".join(name.split()) for name in rows[0]]
-    table = TextTable(file, header, rows[1:], lines[1:], {name: place for place, name in enumerate(header)})
-    _check_header(table)
-    _check_rows(table)
-    return table
+    _check_header(header, file)
+    check(len(rows) > 1, f"'{file}' has a header but no rows")
+    for row, line in zip(rows, lines, strict=True):
+        check(
+            len(row) == len(header),
+            f"line {line} of '{file}' has {len(row)} cells, but the header has {len(header)}; "
+            f'a cell with a comma must stand in "quotes"',
+        )
+    return TextTable(file, header, rows[1:], lines[1:], {name: place for place, name in enumerate(header)})
 
 
 def _decoded(file: Path) -> str:
@@ -113,45 +107,34 @@ def _decoded(file: Path) -> str:
     except OSError as error:
         raise UserError(f"'{file}' cannot be read: {error.strerror or error}") from None
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")  # a spreadsheet writes a mark in front of the first column's name
     except UnicodeDecodeError as error:
         line = 1 + data.count(b"\n", 0, error.start)
         bad = error.object[error.start]
         raise UserError(f"'{file}' is not UTF-8: line {line} holds the byte 0x{bad:02x}; save it as UTF-8") from None
 
 
-def _check_header(table: TextTable) -> None:
-    named = [name for name in table.header if name]
+def _check_header(header: Sequence[str], file: Path) -> None:
+    named = [name for name in header if name]
     twice = next((name for name, times in Counter(named).items() if times > 1), None)
-    check(twice is None, f"two columns of '{table.file}' are named '{twice}'; rename one")
+    check(twice is None, f"two columns of '{file}' are named '{twice}'; rename one")
     check(
-        not all(_is_number(name) for name in named),
-        f"the first line of '{table.file}' must name the columns, but it is '{_shown(','.join(table.header))}'",
+        not all(map(_is_number, named)),
+        f"the first line of '{file}' must name the columns, but it is '{_shown(','.join(header))}'",
     )
-
-
-def _check_rows(table: TextTable) -> None:
-    check(bool(table.rows), f"'{table.file}' has a header but no rows")
-    for row, line in zip(table.rows, table.lines, strict=True):
-        check(
-            len(row) == len(table.header),
-            f"line {line} of '{table.file}' has {len(row)} cells, but the header has {len(table.header)}; "
-            f'a cell with a comma must stand in "quotes"',
-        )
 
 
 def _classes(table: TextTable, name: str) -> tuple[Ints, int]:
-    """Number the labels in their order: that of whole numbers if all are, else that of text."""
-    labels = table.column(name)
-    _check_filled(table, name, labels)
-    found = set(labels)
+    """Return the class of each row and the number of classes; labels are ordered as whole numbers, or else as text."""
+    labels = _filled(table, name)
+    different = set(labels)
     check(
-        len(found) > 1,
+        len(different) > 1,
         f"every row of column '{name}' of '{table.file}' is '{_shown(labels[0])}', but there must be at least "
         f"two classes",
     )
-    whole = all(re.fullmatch(r"-?[0-9]{1,18}", label) for label in found)
-    ordered = sorted(found, key=lambda label: (int(label) if whole else 0, label))
+    whole = all(re.fullmatch(r"-?[0-9]{1,18}", label) for label in different)
+    ordered = sorted(different, key=lambda label: (int(label) if whole else 0, label))
     number = {label: i for i, label in enumerate(ordered)}
     return np.array([number[label] for label in labels], np.int64), len(ordered)
 
@@ -160,15 +143,9 @@ def _hashed(table: TextTable, name: str, words: int) -> Tensor:
     # Late, since it takes longer to import than most files to read.
     from sklearn.feature_extraction.text import HashingVectorizer  # type: ignore[import-untyped, unused-ignore]
 
-    texts = table.column(name)
-    _check_filled(table, name, texts)
+    texts = _filled(table, name)
     check(words >= 1, f"words of csv must be at least 1, got {words}")
-    check(
-        words * len(texts) <= MAX_VALUES,
-        f"words={words} for {len(texts)} rows would be {words * len(texts)} values, but at most {MAX_VALUES} are "
-        f"allowed; ask for fewer words",
-    )
-    check_fits(words * len(texts), f"'{table.file}' with words={words}", "ask for fewer words")
+    check_size(words * len(texts), 1, f"'{table.file}' with words={words}", "ask for fewer words")
     hashing = HashingVectorizer(n_features=words, token_pattern=WORD, norm=None, alternate_sign=False)
     counts = hashing.transform(texts)
     counts.data = np.minimum(counts.data, LARGEST_COUNT)
@@ -207,10 +184,12 @@ def _shown(cell: str) -> str:
     return textwrap.shorten(cell, 60, placeholder="…")
 
 
-def _check_filled(table: TextTable, name: str, cells: Sequence[str]) -> None:
-    empty = next((i for i, cell in enumerate(cells) if not cell), None)
-    if empty is not None:
-        raise UserError(f"line {table.lines[empty]} of '{table.file}' has nothing in column '{name}'")
+def _filled(table: TextTable, name: str) -> list[str]:
+    """Return the cells of a column, none of which may be empty."""
+    cells = table.column(name)
+    if "" in cells:
+        raise UserError(f"line {table.lines[cells.index('')]} of '{table.file}' has nothing in column '{name}'")
+    return cells
 
 
 def _hold_out(y: Ints, classes: int, what: str) -> tuple[Ints, Ints]:

@@ -7,13 +7,13 @@ no one rules as "the" rules a language, with one of 1/√n:
   known by its hash alone, one of `words` places, so that some words collide.
 - **Accounts** are about one topic each, and more or less popular among the accounts of that topic.
 - **Users** are interested in a few topics, the first most, and follow `follows` different accounts, drawn by
-  popularity, mostly of these topics. These follower lists are the network; it does not change.
+  popularity, mostly of their topics. The follower lists are the network, which does not change.
 - **A tweet** is by a user and about one of the user's topics. Of its 3 to 12 words the share `noise` comes from
   anywhere in the language, the others from the vocabulary of the topic.
 - **A row** is a tweet's count of each hashed word; its label is an account that the tweet's writer follows, drawn by
   popularity, and more often one about the topic of the tweet.
 
-What can be learned is which accounts the people who write so follow, and never all of it: two users who write the same
+A network can learn which accounts the writers of some words follow, but never all of it: two users who write the same
 words follow different accounts.
 """
 
@@ -25,7 +25,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import torch
 
-from manyhands.data.memory import check_fits
+from manyhands.data.memory import check_size
+from manyhands.data.order import generator
 from manyhands.data.split import Dataset, Split
 from manyhands.errors import check
 from manyhands.spec import build
@@ -42,9 +43,7 @@ LOYALTY = 3.0
 """How many times likelier a followed account is to be the label when it is about the tweet's topic."""
 
 TEST_EVERY = 5
-"""One row of so many is for the test: the 80-20 split of the paper."""
-
-MAX_VALUES = 1 << 33
+"""Every fifth row is for the test: the 80-20 split of the paper."""
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -58,27 +57,20 @@ class Tweets:
 
     samples: int = 94_000
     """Tweets, of which every fifth is for the test."""
-
     users: int = 2_000
-    """Those who write and follow."""
-
+    """Users, who write and follow."""
     accounts: int = 100
-    """Those who are followed: the classes."""
-
+    """Accounts that are followed: the classes."""
     follows: int = 12
     """Accounts that each user follows."""
-
     topics: int = 20
-    """What users and accounts care about."""
-
+    """Topics of users and accounts."""
     words: int = 256
     """Places that words are hashed to: the values of one sample."""
-
     noise: float = 0.4
     """Share of a tweet's words that do not depend on its topic."""
-
     seed: int = 0
-    """What the network and the tweets are drawn from."""
+    """Seed of the network and the tweets."""
 
     def __post_init__(self) -> None:
         least = {"samples": TEST_EVERY, "users": 1, "accounts": 2, "follows": 1, "topics": 1, "words": 1, "seed": 0}
@@ -94,32 +86,24 @@ class Tweets:
             f"noise of tweets must be between 0 and 1, got {self.noise}",
         )
         values = max(self.samples * max(self.words, self.follows), self.users * max(self.accounts, self.topics))
-        check(
-            values <= MAX_VALUES,
-            f"tweets would hold {values} values, but at most {MAX_VALUES} are allowed; "
-            f"ask for fewer samples, words, users or accounts",
-        )
-        check_fits(values, "tweets", "ask for fewer samples, words, users or accounts")
+        check_size(values, 1, "tweets", "ask for fewer samples, words, users or accounts")
 
 
 class FollowerNetwork(NamedTuple):
-    """Who cares about what, and who follows whom."""
+    """Topics of accounts, interests of users, and who follows whom."""
 
     topic_of: Ints
     """The topic of each account."""
-
     popularity: Floats
     """The weight of each account among those of its topic."""
-
     interests: Floats
-    """How much each user (a row) cares for each topic; rows add up to 1."""
-
+    """Interest of each user (a row) in each topic; rows add up to 1."""
     follows: Ints
     """The accounts that each user (a row) follows, in ascending order."""
 
 
 class Rows(NamedTuple):
-    """Tweets, and what lies behind them."""
+    """Tweets as word counts, with the label, the writer and the topic of each."""
 
     counts: Bytes
     labels: Ints
@@ -129,57 +113,57 @@ class Rows(NamedTuple):
 
 def load_tweets(options: Mapping[str, str]) -> Dataset:
     """Generate the tweets; fewer samples of the same seed are the first ones of more, in either split."""
-    wanted = build(Tweets, options, "tweets")
-    rows = write(wanted, connect(wanted))
-    for_test = np.arange(wanted.samples) % TEST_EVERY == TEST_EVERY - 1
-    return Dataset(name="tweets", train=_split(rows, ~for_test), test=_split(rows, for_test), classes=wanted.accounts)
+    given = build(Tweets, options, "tweets")
+    rows = write(given, connect(given))
+    for_test = np.arange(given.samples) % TEST_EVERY == TEST_EVERY - 1
+    return Dataset(name="tweets", train=_split(rows, ~for_test), test=_split(rows, for_test), classes=given.accounts)
 
 
-def connect(wanted: Tweets) -> FollowerNetwork:
+def connect(given: Tweets) -> FollowerNetwork:
     """Draw the interests of the users and the accounts they follow."""
-    topic_of = np.arange(wanted.accounts) % wanted.topics
-    popularity = _popularity(1 + np.arange(wanted.accounts) // wanted.topics)
-    interests = _interests(wanted)
+    topic_of = np.arange(given.accounts) % given.topics
+    popularity = _popularity(1 + np.arange(given.accounts) // given.topics)
+    interests = _interests(given)
     appeal = (interests[:, topic_of] + ELSEWHERE) * popularity
-    follows = np.sort(_choose(_stream(wanted, 1), appeal, wanted.follows), axis=1)
+    follows = np.sort(_choose(generator(given.seed, 1), appeal, given.follows), axis=1)
     return FollowerNetwork(topic_of, popularity, interests, follows)
 
 
-def write(wanted: Tweets, network: FollowerNetwork) -> Rows:
+def write(given: Tweets, network: FollowerNetwork) -> Rows:
     """Draw the tweets, and for each an account that its writer follows."""
     # Every draw has a stream of its own, so that the first tweets do not depend on how many follow.
-    n = wanted.samples
-    users = _stream(wanted, 2).integers(wanted.users, size=n)
-    topics = _pick(_stream(wanted, 3).random(n), network.interests[users])
+    n = given.samples
+    users = generator(given.seed, 2).integers(given.users, size=n)
+    topics = _pick(generator(given.seed, 3).random(n), network.interests[users])
     followed = network.follows[users]
     liking = network.popularity[followed]
     liking[network.topic_of[followed] == topics[:, None]] *= LOYALTY
-    chosen = _pick(_stream(wanted, 4).random(n), liking)
-    return Rows(_counts(wanted, topics), followed[np.arange(n), chosen], users, topics)
+    chosen = _pick(generator(given.seed, 4).random(n), liking)
+    return Rows(_counts(given, topics), followed[np.arange(n), chosen], users, topics)
 
 
-def _interests(wanted: Tweets) -> Floats:
-    topics = np.broadcast_to(_popularity(np.arange(1, wanted.topics + 1)), (wanted.users, wanted.topics))
-    chosen = _choose(_stream(wanted, 0), topics, min(INTERESTS, wanted.topics))
-    interests = np.zeros((wanted.users, wanted.topics))
+def _interests(given: Tweets) -> Floats:
+    topics = np.broadcast_to(_popularity(np.arange(1, given.topics + 1)), (given.users, given.topics))
+    chosen = _choose(generator(given.seed, 0), topics, min(INTERESTS, given.topics))
+    interests = np.zeros((given.users, given.topics))
     weights = _zipf(chosen.shape[1])
     np.put_along_axis(interests, chosen, np.broadcast_to(weights / weights.sum(), chosen.shape), axis=1)
     return interests
 
 
-def _counts(wanted: Tweets, topics: Ints) -> Bytes:
-    language = _stream(wanted, 5)
-    place_of = language.integers(wanted.words, size=LANGUAGE)
-    vocabularies = language.integers(LANGUAGE, size=(wanted.topics, VOCABULARY))
+def _counts(given: Tweets, topics: Ints) -> Bytes:
+    language = generator(given.seed, 5)
+    place_of = language.integers(given.words, size=LANGUAGE)
+    vocabularies = language.integers(LANGUAGE, size=(given.topics, VOCABULARY))
     n = len(topics)
-    lengths = _stream(wanted, 6).integers(SHORTEST, LONGEST + 1, size=n)
-    draws = _stream(wanted, 7).random((n, LONGEST))
-    anywhere = _stream(wanted, 8).random((n, LONGEST)) < wanted.noise
+    lengths = generator(given.seed, 6).integers(SHORTEST, LONGEST + 1, size=n)
+    draws = generator(given.seed, 7).random((n, LONGEST))
+    anywhere = generator(given.seed, 8).random((n, LONGEST)) < given.noise
     of_topic = vocabularies[topics[:, None], _ranks(draws, VOCABULARY)]
     spoken = place_of[np.where(anywhere, _ranks(draws, LANGUAGE), of_topic)]
     row, position = np.nonzero(np.arange(LONGEST) < lengths[:, None])
-    counts = np.zeros((n, wanted.words), np.uint8)
-    np.add.at(counts.reshape(-1), row * wanted.words + spoken[row, position], np.uint8(1))
+    counts = np.zeros((n, given.words), np.uint8)
+    np.add.at(counts.reshape(-1), row * given.words + spoken[row, position], np.uint8(1))
     return counts
 
 
@@ -214,7 +198,3 @@ def _choose(stream: np.random.Generator, weights: Floats, n: int) -> Ints:
 
 def _split(rows: Rows, kept: np.ndarray[Any, np.dtype[np.bool_]]) -> Split:
     return Split(torch.from_numpy(rows.counts[kept]), torch.from_numpy(rows.labels[kept]))
-
-
-def _stream(wanted: Tweets, number: int) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([wanted.seed, number])))

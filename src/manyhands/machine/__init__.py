@@ -1,1 +1,1 @@
-"""This host: its cores and memory, what other programs use of them, and the energy it draws."""
+"""This host: its cores and memory, their use by other programs, and the energy it draws."""

@@ -1,4 +1,4 @@
-"""Joules that the machine uses, where it tells: processors through Linux's powercap, NVIDIA's GPUs by NVML."""
+"""Energy that the machine uses, in joules: of processors by Linux's powercap, of NVIDIA's GPUs by NVML."""
 
 import contextlib
 import ctypes
@@ -10,8 +10,8 @@ POWERCAP = Path("/sys/class/powercap")
 NVML = "libnvidia-ml.so.1"
 
 
-class Counter(NamedTuple):
-    """A counter's value; one that wraps does so after `range_uj`."""
+class EnergyCounter(NamedTuple):
+    """Reading of an energy counter; one that wraps does so after `range_uj`."""
 
     used_uj: int
     range_uj: int
@@ -19,41 +19,41 @@ class Counter(NamedTuple):
 
 @final
 class EnergyMeter:
-    """Reads the counters when it is made, and tells what was used since."""
+    """Measures the energy used since it was made."""
 
     def __init__(self, powercap: Path = POWERCAP) -> None:
         self._powercap = powercap
         self._before = _read(powercap)
 
     def joules(self) -> float | None:
-        """Return what processors and GPUs have used together; None where nothing tells."""
+        """Return the energy of processors and GPUs together; None where there is no counter."""
         now = _read(self._powercap)
         used = [used_since(self._before[name], now[name]) for name in now if name in self._before]
         return sum(used) / 1e6 if used else None
 
 
-def used_since(before: Counter, now: Counter) -> int:
-    """Return the microjoules between two readings; a counter that wrapped once is put right."""
+def used_since(before: EnergyCounter, now: EnergyCounter) -> int:
+    """Return the microjoules between two readings, of a counter that may have wrapped once."""
     used = now.used_uj - before.used_uj
     return used + now.range_uj if used < 0 else used
 
 
-def _read(powercap: Path) -> dict[str, Counter]:
+def _read(powercap: Path) -> dict[str, EnergyCounter]:
     return {**dict(_packages(powercap)), **dict(_gpus())}
 
 
-def _packages(powercap: Path) -> Iterator[tuple[str, Counter]]:
-    """Yield the processors' packages; the domains inside them (`intel-rapl:0:0`) are counted there already."""
+def _packages(powercap: Path) -> Iterator[tuple[str, EnergyCounter]]:
+    """Yield the processors' packages; the domains inside them (`intel-rapl:0:0`) are part of their counters."""
     for folder in sorted(powercap.glob("intel-rapl:*")):
         with contextlib.suppress(OSError, ValueError):  # since 2020 root alone may read them, unless allowed
             if folder.name.count(":") == 1 and (folder / "name").read_text(encoding="utf-8").startswith("package"):
                 counters = ("energy_uj", "max_energy_range_uj")
                 used, most = (int((folder / name).read_text(encoding="utf-8")) for name in counters)
-                yield folder.name, Counter(used, most)
+                yield folder.name, EnergyCounter(used, most)
 
 
-def _gpus() -> Iterator[tuple[str, Counter]]:
-    """Yield NVIDIA's GPUs that count their energy (Volta and later); they count up from the driver's start."""
+def _gpus() -> Iterator[tuple[str, EnergyCounter]]:
+    """Yield NVIDIA's GPUs that count their energy (Volta and later) since the driver's start."""
     try:
         nvml = ctypes.CDLL(NVML)
     except OSError:
@@ -65,8 +65,8 @@ def _gpus() -> Iterator[tuple[str, Counter]]:
         nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
         for i in range(count.value):
             device, used_mj = ctypes.c_void_p(), ctypes.c_ulonglong()
-            found = nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(i), ctypes.byref(device)) == 0
-            if found and nvml.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(used_mj)) == 0:
-                yield f"gpu {i}", Counter(used_mj.value * 1000, 0)
+            exists = nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(i), ctypes.byref(device)) == 0
+            if exists and nvml.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(used_mj)) == 0:
+                yield f"gpu {i}", EnergyCounter(used_mj.value * 1000, 0)
     finally:
         nvml.nvmlShutdown()

@@ -16,7 +16,7 @@ from manyhands._version import __version__
 
 
 def core_ids() -> set[int]:
-    """Return the cores this process may use."""
+    """Return the numbers of the cores that this process may use."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
@@ -28,12 +28,12 @@ def cores() -> int:
 
 @dataclass(frozen=True)
 class CpuLimit:
-    """How much processor time the control group of a container may use."""
+    """Processor time that the control group of a container may use."""
 
     cores: float
     """Seconds per second."""
     used_s: Callable[[], float]
-    """Tells what all its processes have used up to now."""
+    """Returns the processor time that all its processes have used up to now."""
 
 
 @cache
@@ -43,8 +43,8 @@ def cpu_limit() -> CpuLimit | None:
     new, quota, period = groups / "cpu.max", groups / "cpu/cpu.cfs_quota_us", groups / "cpu/cpu.cfs_period_us"
     try:
         if new.is_file():
-            most, each = new.read_text().split()
-            allowed = float(most) / float(each) if most != "max" else 0.0
+            most, per = new.read_text().split()
+            allowed = float(most) / float(per) if most != "max" else 0.0
         else:
             allowed = float(quota.read_text()) / float(period.read_text())
         limit = CpuLimit(allowed, _used_v2 if new.is_file() else _used_v1)
@@ -64,7 +64,7 @@ def _used_v1() -> float:
 
 
 def command_age_s() -> float:
-    """Return how long ago the command was given that this process was started for; 0 where it does other things too."""
+    """Return the seconds since this process was started for the command in `sys.argv`; 0 if it was not."""
     given = sys.argv[1:]
     if not given or sys.orig_argv[-len(given) :] != given:
         return 0.0
@@ -75,7 +75,7 @@ def command_age_s() -> float:
 
 @cache
 def cpu_name() -> str:
-    """Return the processor's name as the system tells it."""
+    """Return the processor's name from /proc/cpuinfo, or from Python's `platform`."""
     try:
         with open("/proc/cpuinfo") as f:
             return next(line.partition(":")[2].strip() for line in f if line.startswith("model name"))
@@ -84,7 +84,7 @@ def cpu_name() -> str:
 
 
 def available_bytes() -> int:
-    """Return how much memory this process may still take, a container's limit included."""
+    """Return the memory that this process may still take, bounded by a container's limit."""
     import psutil  # slow to import
 
     available = int(psutil.virtual_memory().available)
@@ -96,8 +96,8 @@ def available_bytes() -> int:
 
 
 def hardware() -> dict[str, Any]:
-    """Describe the machine."""
-    import psutil  # both are slow to import, and names of versions and files need neither
+    """Return the host's name, processor, cores, memory, GPUs and operating system, for records."""
+    import psutil  # both are slow to import, and other functions of this module need neither
     import torch
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -113,7 +113,7 @@ def hardware() -> dict[str, Any]:
 
 @cache
 def version(package: str) -> str:
-    """Return the installed version, or an empty text."""
+    """Return the installed version of a package; empty where it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -121,8 +121,6 @@ def version(package: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what decides a result."""
-    packages = ("torch", "numpy", "mpi4py", "mpich", "ray")
-    found = {name: version(name) for name in packages}
-    own = {"python": platform.python_version(), "manyhands": __version__}
-    return {**own, **{name: v for name, v in found.items() if v}}
+    """Return the versions of Python, manyhands and the installed packages that may change a result."""
+    installed = {name: version(name) for name in ("torch", "numpy", "mpi4py", "mpich", "ray") if version(name)}
+    return {"python": platform.python_version(), "manyhands": __version__, **installed}

@@ -62,38 +62,3 @@ class VirtualRecord(BaseModel):
     def time_to(self, accuracy: float) -> float | None:
         """Return the virtual seconds to the first evaluation with at least this accuracy; None if there is none."""
         return next((point.time_s for point in self.points if point.accuracy >= accuracy), None)
-
-
-class NoisePoint(BaseModel):
-    """The gradient noise at one step of the training."""
-
-    step: int
-    epoch: float
-    loss: float
-    """Mean loss of the samples that were used."""
-    gradient_square: float
-    """Unbiased estimate of |G|²; it may be negative where G is small and the samples are few."""
-    variance: float
-    """Unbiased estimate of tr(Σ), the variance of one sample's gradient summed over the weights."""
-    scale: float | None
-    """tr(Σ) / |G|², in samples; None where the estimate of |G|² is not positive."""
-    low: float
-    """Lower bound of the 90 % interval of `scale`."""
-    high: float | None
-    """Its upper bound; None where |G|² cannot be told from 0."""
-
-
-class NoiseRecord(BaseModel):
-    """The gradient noise of a task at a few points of its training."""
-
-    task: str
-    batch_size: int
-    """Batch of the training itself."""
-    small_rows: int
-    """Samples of the smaller of the two batches that are compared."""
-    large_rows: int
-    """Samples of the larger batch: all that were used at one point."""
-    points: list[NoisePoint]
-    seed: int
-    wall_s: float
-    config: RunConfig

@@ -1,6 +1,7 @@
 """What is learned: model, data, loss and optimiser."""
 
+from manyhands.registry import tasks as names
 from manyhands.tasks.base import Task
-from manyhands.tasks.load import load, names
+from manyhands.tasks.load import load
 
 __all__ = ["Task", "load", "names"]

@@ -1,4 +1,4 @@
-"""A task: what is learned, and the settings it is learned with unless the user says otherwise."""
+"""A task: what is learned, and the settings it is learned with unless the user gives others."""
 
 import copy
 from collections.abc import Callable
@@ -30,7 +30,7 @@ OPTIMIZERS: dict[str, Callable[[list[Tensor], float], Optimizer]] = {
 @with_field_docs
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is learned."""
+    """A network with its data, loss and optimiser, and the settings that a run has unless the user gives others."""
 
     model: nn.Module | Callable[[Dataset], nn.Module]
     """A function that makes the network, to which the data's `shape` and `classes` tell its sizes; or the network
@@ -58,7 +58,7 @@ class Task:
     replicate: int = 1
     """How often the training data is repeated."""
     name: str = ""
-    """What tables call it; the file's or variable's name if empty."""
+    """Its name in tables; the file's or variable's name if empty."""
 
     def __post_init__(self) -> None:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
@@ -85,7 +85,7 @@ class Task:
         )
 
     def make_model(self, data: Dataset) -> nn.Module:
-        """Make a network of its own for a replica."""
+        """Return a new network, for one replica."""
         module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model(data)
         check(
             isinstance(module, nn.Module),
@@ -95,6 +95,6 @@ class Task:
         return module
 
     def make_optimizer(self, params: list[Tensor], lr: float) -> Optimizer:
-        """Make the optimiser of these parameters."""
+        """Return a new optimiser of `params`."""
         make = OPTIMIZERS[self.optimizer] if isinstance(self.optimizer, str) else self.optimizer
         return make(params, lr)

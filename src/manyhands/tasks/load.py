@@ -6,21 +6,15 @@ import sys
 from contextvars import ContextVar
 from pathlib import Path
 
-from manyhands.errors import TaskFileFailed as TaskFileFailed
-from manyhands.errors import check, kind_of, unknown
-from manyhands.registry import check_task, tasks
+from manyhands.errors import TaskFileFailed, check, kind_of, unknown
+from manyhands.registry import check_task
 from manyhands.tasks.base import Task
 from manyhands.tasks.seeding import DATA, seeded
 
 IMPORT_SEED = 0
-"""What a task file's module-level draws are seeded with: the run's seed is not known yet while it is imported."""
+"""Seed of a task file's module-level draws: the run's seed is not known yet while the file is imported."""
 
 _importing: ContextVar[bool] = ContextVar("importing", default=False)
-
-
-def names() -> list[str]:
-    """List the built-in tasks."""
-    return tasks()
 
 
 def load(text: str) -> Task:
@@ -47,7 +41,7 @@ def name_of(task: Task) -> str:
 
 
 def spec_of(task: Task) -> str | None:
-    """Find the task among the variables of the modules; a built-in one has a name, another a file."""
+    """Return the name or `FILE.py:VARIABLE` of a task that is a variable of a module; None where no module has it."""
     check(
         isinstance(task, Task),
         f"a task is a name such as 'mlp', 'FILE.py:VARIABLE' or a manyhands.Task, got {kind_of(task)}",
@@ -81,8 +75,8 @@ def _from_file(path: Path, variable: str) -> Task:
         _importing.reset(token)
         sys.path.remove(folder)
     if not hasattr(module, variable):
-        found = [n for n, value in vars(module).items() if isinstance(value, Task)]
-        unknown(f"variable of {path} named", variable, found or ["(the file has no Task)"])
+        variables = [name for name, value in vars(module).items() if isinstance(value, Task)]
+        unknown(f"variable of {path} named", variable, variables or ["(the file has no Task)"])
     task = getattr(module, variable)
     check(isinstance(task, Task), f"'{variable}' in {path} is {kind_of(task)}, not a manyhands.Task")
     return task  # type: ignore[no-any-return]

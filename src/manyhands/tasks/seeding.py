@@ -1,4 +1,4 @@
-"""Seed the process-wide generators while a user's code runs: every rank then draws the same numbers."""
+"""Seed the process-wide generators while a user's code runs, so that every rank draws the same numbers."""
 
 import random
 import threading
@@ -18,7 +18,10 @@ MODELS, DATA = threading.RLock(), threading.RLock()
 
 @contextmanager
 def seeded(seed: int, turn: AbstractContextManager[object] = MODELS) -> Iterator[None]:
-    """Draw from the seed in here, and leave the generators of Python, numpy and torch as they were."""
+    """Seed the generators of Python, numpy and torch inside, and restore their states afterwards.
+
+    `turn` is the lock to hold meanwhile.
+    """
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     with turn, torch.random.fork_rng(devices=devices):
         before, before_numpy = random.getstate(), np.random.get_state()

@@ -1,4 +1,4 @@
-"""Make what a rank needs to train: the data, and a replica with the weights that the seed decides."""
+"""Load the data of a task, and build a replica of its network from the seed."""
 
 from collections.abc import Callable, Iterable
 
@@ -7,18 +7,17 @@ import torch
 from manyhands.config import RunConfig
 from manyhands.data import Dataset, load
 from manyhands.data.checks import check_finite, check_labels
-from manyhands.errors import UserError, check, kind_of
+from manyhands.errors import TaskFileFailed, UserError, check, kind_of
 from manyhands.replica import Replica, build
 from manyhands.replica.base import Loss
 from manyhands.replica.build import LOSSES
 from manyhands.replica.stacked import Stack, stack
 from manyhands.tasks.base import Task
-from manyhands.tasks.load import TaskFileFailed
 from manyhands.tasks.seeding import DATA, seeded
 
 
 def is_cpu(device: str) -> bool:
-    """Tell whether this choice of device means the CPU here."""
+    """Tell whether the setting `device` means the CPU on this host."""
     return device == "cpu" or (device == "auto" and not torch.cuda.is_available())
 
 
@@ -31,14 +30,14 @@ def device_of(config: RunConfig, rank: int) -> torch.device:
 
 
 def trial_device(config: RunConfig) -> torch.device:
-    """Return where this process may try a step: as rank 0, or on the CPU where only a Ray elsewhere has GPUs."""
+    """Return the device for a trial step in this process: rank 0's, or the CPU where only a Ray cluster has GPUs."""
     if config.engine == "ray" and not torch.cuda.is_available():
         return torch.device("cpu")
     return device_of(config, 0)
 
 
 def load_data(task: Task, config: RunConfig, *, scan: bool = False) -> Dataset:
-    """Load the config's data, or the task's own; `scan` looks for a NaN in all of it."""
+    """Return the config's data, or the task's own; with `scan` all of it is searched for bad labels and NaNs."""
     source = config.data or task.data
     if isinstance(source, str):
         return load(source, image_size=config.image_size or None, replicate=config.replicate, scan=scan)
@@ -52,7 +51,7 @@ def load_data(task: Task, config: RunConfig, *, scan: bool = False) -> Dataset:
 
 
 def _called(function: Callable[[], Dataset], config: RunConfig) -> Dataset:
-    """Call the task's data function, which draws the same numbers on every rank."""
+    """Call a task's data function with seeded generators, so that it draws the same numbers on every rank."""
     try:
         with seeded(config.seed, DATA):
             data = function()
@@ -72,7 +71,7 @@ def _called(function: Callable[[], Dataset], config: RunConfig) -> Dataset:
 
 
 def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.device) -> Replica:
-    """Build the network from the seed and wrap it."""
+    """Build the network from the seed, and return a replica of it on `device`."""
     dtype = getattr(torch, config.dtype)
     with seeded(config.seed):
         sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)
@@ -90,7 +89,7 @@ def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.dev
 def make_stack(
     task: Task, config: RunConfig, data: Dataset, device: torch.device, parts: Iterable[Dataset]
 ) -> Stack | None:
-    """Build one network from the seed for each of `parts` of the data, and stack them; None where none can be."""
+    """Build a network from the seed for each of `parts` of the data, and stack them; None if they cannot be stacked."""
     dtype, modules = getattr(torch, config.dtype), []
     for part in parts:
         with seeded(config.seed):

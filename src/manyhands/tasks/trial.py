@@ -11,10 +11,9 @@ from torch.optim import Optimizer
 
 from manyhands.config import RunConfig
 from manyhands.data import Dataset
-from manyhands.errors import ManyhandsError, UserError, check, kind_of
+from manyhands.errors import ManyhandsError, TaskFileFailed, UserError, check, kind_of
 from manyhands.replica.update import stepper
 from manyhands.tasks.base import Task
-from manyhands.tasks.load import TaskFileFailed
 from manyhands.tasks.seeding import seeded
 from manyhands.tasks.setup import loss_of
 
@@ -22,18 +21,17 @@ ROWS = 2
 PROBE = (2, 4)
 """The shape of the weights of the optimiser's trial: a matrix, which every optimiser takes."""
 BROADCAST = "Using a target size"
-"""What torch's warning of a loss begins with that pairs every output with every label."""
+"""Beginning of torch's warning that a loss pairs every output with every label."""
 
 
 def try_parts(task: Task, config: RunConfig, data: Dataset, device: torch.device) -> None:
-    """Make the model, pass two samples forward and backward, and make a step of a few weights; refuse what fails."""
+    """Make the model, pass two samples forward and backward, and step a few weights; refuse a part that fails."""
     dtype = getattr(torch, config.dtype)
     rows = ROWS + (data.classes == ROWS)  # labels broadcast over the outputs would fit as many rows as classes
     x, y = (t.to(device) for t in data.train.batch(slice(0, min(rows, len(data.train))), dtype))
     with seeded(config.seed):
         module = _model(task, config, data, device, dtype)
-        out = _output(module, x, config, data)
-        _check_width(out, task, config, data)
+        out = _output(module, x, task, config, data)
         loss = _loss(task, out, y, config)
         with saying("the backward pass failed", config):
             loss.backward()  # type: ignore[no-untyped-call]
@@ -43,7 +41,7 @@ def try_parts(task: Task, config: RunConfig, data: Dataset, device: torch.device
 
 @contextmanager
 def saying(what: str, config: RunConfig) -> Iterator[None]:
-    """Turn what is raised in here into one sentence; where the task is a user's file, its traceback is shown too."""
+    """Turn an exception raised inside into one sentence; the traceback of a user's own task file is shown too."""
     try:
         yield
     except ManyhandsError:
@@ -55,10 +53,10 @@ def saying(what: str, config: RunConfig) -> Iterator[None]:
 
 
 def _check_takes(function: Callable[..., object], what: str, arguments: str, config: RunConfig) -> None:
-    """Refuse a function that cannot be called with these arguments, such as `data` or `params, lr`."""
+    """Refuse a function that cannot be called with `arguments`, such as `data` or `params, lr`."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some of those written in C have none
+    except (TypeError, ValueError):  # some functions written in C have none
         return
     try:
         signature.bind(*arguments.split(", "))
@@ -85,7 +83,7 @@ def _model(task: Task, config: RunConfig, data: Dataset, device: torch.device, d
     return module
 
 
-def _output(module: nn.Module, x: Tensor, config: RunConfig, data: Dataset) -> Tensor:
+def _output(module: nn.Module, x: Tensor, task: Task, config: RunConfig, data: Dataset) -> Tensor:
     with saying(f"the model does not take samples of shape {data.shape}", config):
         out = module(x)
     check(
@@ -98,15 +96,11 @@ def _output(module: nn.Module, x: Tensor, config: RunConfig, data: Dataset) -> T
         f"the model of '{config.task}' returned a tensor of shape {tuple(out.shape)} for {len(x)} samples; "
         "it must have a row for each sample, and a column for each class",
     )
-    return out  # type: ignore[no-any-return]
-
-
-def _check_width(out: Tensor, task: Task, config: RunConfig, data: Dataset) -> None:
-    """Refuse fewer outputs than classes: a label that only a later batch has would fail there."""
     check(
-        callable(task.loss) or out.shape[1] >= data.classes,
+        callable(task.loss) or out.shape[1] >= data.classes,  # or a later batch, with the last class, would fail
         f"the model of '{config.task}' has {out.shape[1]} outputs, but {data.name} has {data.classes} classes",
     )
+    return out  # type: ignore[no-any-return]
 
 
 def _loss(task: Task, out: Tensor, y: Tensor, config: RunConfig) -> Tensor:
@@ -134,7 +128,7 @@ def _loss(task: Task, out: Tensor, y: Tensor, config: RunConfig) -> Tensor:
 
 
 def _try_optimizer(task: Task, config: RunConfig, weights: Tensor) -> None:
-    """Make the task's own optimiser, and a step of it; whether it takes all weights as one is tried elsewhere."""
+    """Make the task's own optimiser, and a step with it; `check_own_optimizer` tries that it treats weights alike."""
     assert callable(task.optimizer)
     _check_takes(task.optimizer, "optimiser", "params, lr", config)
     weights.grad = torch.zeros_like(weights)

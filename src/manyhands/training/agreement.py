@@ -1,7 +1,7 @@
-"""Refuse to train where ranks hold different data or models: a short digest of both is compared before step one.
+"""Refuse ranks that hold different data or models: digests of both are compared before the first step.
 
-Labels are digested as a whole, of the inputs some rows, so that a large file is not read for it. Weights are exchanged
-when a strategy starts; what it leaves as each rank made it, such as frozen weights, must be the same already.
+All labels are digested, but only some rows of the inputs, so that a large file is not read for it. Weights are
+exchanged when a strategy starts; those that it leaves as each rank made them, such as frozen ones, must be equal.
 """
 
 import hashlib
@@ -21,32 +21,32 @@ from manyhands.errors import UserError
 from manyhands.replica import Replica
 
 ROWS = 64
-"""Rows of a split that are digested: the first, the last, and some evenly spaced in between."""
+"""Rows of a split that are digested: the first, the last, and others evenly spaced in between."""
 VALUES = 4096
 """Values of a row, or of a weight, that are digested at most."""
 HASHED = "#"
-"""What the digest of a tensor begins with, which tells people nothing."""
+"""Prefix of a hash, which is not shown to people."""
 SEED_IT = "seed what draws it, such as np.random.default_rng(0), and sort what comes out of a set or a folder"
 
 Digest = dict[str, str]
-"""By name, in the order in which a difference is to be told."""
+"""Values or hashes by name, in the order in which a difference is reported."""
 
 
 def check_same_data(comm: Comm, data: Dataset, source: str) -> None:
-    """Refuse ranks that hold different samples; `source` is the data spec, or empty for a task's own data."""
+    """Refuse ranks that hold different samples; `source` is the data spec, empty for a task's own data."""
     if comm.size > 1:
         hint = f"let '{source}' be the same files on every host" if source else SEED_IT
         _check_same(comm, digest_of_data(data), "data", hint)
 
 
 def check_same_model(comm: Comm, replica: Replica, *, exchanged: bool) -> None:
-    """Refuse ranks whose models differ; weights that a strategy is about to exchange may."""
+    """Refuse ranks whose models differ; with `exchanged`, the weights that a strategy is about to exchange may."""
     if comm.size > 1:
         _check_same(comm, digest_of_model(replica, exchanged=exchanged), "initial weights", SEED_IT)
 
 
 def check_repeats(before: Digest, again: Digest, what: str) -> None:
-    """Refuse data or weights that are different each time they are made: no two runs could be compared."""
+    """Refuse data or weights (`what`) that differ each time they are made: no two runs could be compared."""
     if before != again:
         raise UserError(
             f"the task makes other {what} each time: {_difference(before, again)}; "
@@ -55,19 +55,17 @@ def check_repeats(before: Digest, again: Digest, what: str) -> None:
 
 
 def digest_of_data(data: Dataset) -> Digest:
-    """Digest what a rank has to train and to test on."""
+    """Return a digest of the training and the test samples."""
     digest = {"the number of classes": str(data.classes)}
-    for what, split in (("training", data.train), ("test", data.test)):
-        digest.update(_digest_of_split(what, split))
-    return digest
+    return digest | _digest_of_split("training", data.train) | _digest_of_split("test", data.test)
 
 
 def digest_of_model(replica: Replica, *, exchanged: bool) -> Digest:
-    """Digest names of all weights and buffers, shapes of those that will be exchanged, and values of the others."""
-    own = replica.params.untyped_storage().data_ptr()
+    """Return a digest of all weights and buffers: shapes where they will be exchanged, values elsewhere."""
+    storage = replica.params.untyped_storage().data_ptr()
     digest = {}
     for name, t in itertools.chain(replica.module.named_parameters(), replica.module.named_buffers()):
-        travels = exchanged and t.untyped_storage().data_ptr() == own
+        travels = exchanged and t.untyped_storage().data_ptr() == storage
         digest[f"the model's '{name}'"] = str(tuple(t.shape)) if travels else _hash(_thinned(t.detach()))
     return digest
 
@@ -79,18 +77,15 @@ def _digest_of_split(what: str, split: Split) -> Digest:
         f"the type of the {what} inputs": f"{split.x.dtype} times {split.scale!r}",
         f"the {what} labels": _hash(split.y),
     }
-    for row in _some_rows(len(split.y)):
+    last = len(split.y) - 1
+    for row in sorted({i * last // (ROWS - 1) for i in range(ROWS)}) if len(split.y) else []:
         stored = row if split.picks is None else int(split.picks[row])
         digest[f"row {row} of the {what} inputs"] = _hash(_thinned(split.x[stored]))
     return digest
 
 
-def _some_rows(n: int) -> list[int]:
-    return sorted({i * (n - 1) // (ROWS - 1) for i in range(ROWS)}) if n else []
-
-
 def _thinned(t: Tensor) -> Tensor:
-    """Return the first and the last values of a large tensor: those in between might have to be read from a disk."""
+    """Return the first and the last values of a large tensor: the rest might have to be read from a disk."""
     flat = t.reshape(-1)
     half = VALUES // 2
     return flat if len(flat) <= VALUES else torch.cat([flat[:half], flat[-half:]])
@@ -102,7 +97,7 @@ def _hash(t: Tensor) -> str:
 
 
 def _check_same(comm: Comm, digest: Digest, what: str, hint: str) -> None:
-    """Compare a number that stands for the digest; only where it differs does every rank tell all of its own."""
+    """Compare a hash of the ranks' digests; gather the whole digests only where it differs, to name the difference."""
     short = hashlib.blake2b(json.dumps(digest).encode(), digest_size=7).digest()
     numbers = comm.all_gather(torch.tensor([int.from_bytes(short)])).flatten().tolist()
     if len(set(numbers)) == 1:
@@ -129,7 +124,7 @@ def _difference(usual: Digest, other: Digest) -> str:
 
 
 def _named(ranks: Sequence[int], hosts: Sequence[str]) -> str:
-    """Name ranks by their hosts: `rank 1 on a`, `ranks 1-3 on a and ranks 4, 6 on b`."""
+    """Return ranks with their hosts in words: `rank 1 on a`, `ranks 1-3 on a and ranks 4, 6 on b`."""
     named = []
     for host in dict.fromkeys(hosts[rank] for rank in ranks):
         here = [rank for rank in ranks if hosts[rank] == host]
@@ -138,7 +133,7 @@ def _named(ranks: Sequence[int], hosts: Sequence[str]) -> str:
 
 
 def _spans(ranks: Iterable[int]) -> Iterator[str]:
-    """Yield neighbours as one: 1-3, 5."""
+    """Yield consecutive ranks as one span: 1-3, 5."""
     for _, neighbours in itertools.groupby(enumerate(ranks), lambda pair: pair[1] - pair[0]):
         together = [rank for _, rank in neighbours]
         yield str(together[0]) if len(together) == 1 else f"{together[0]}-{together[-1]}"

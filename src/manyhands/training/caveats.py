@@ -1,7 +1,7 @@
-"""Whether n workers give the answer of one: what a network or a loss does that makes slices of a batch differ from it.
+"""Why n workers may not give the answer of one: networks and losses whose gradient cannot be computed slice by slice.
 
-A gradient is shared out by rows: that of a batch is the mean of its slices' gradients, weighted by their rows. What
-breaks this is found by trial, whatever the layer or the loss is called.
+The gradient of a batch is shared out by rows: it is the mean of its slices' gradients, weighted by their rows. A trial
+finds networks and losses that break this, whatever their layers are called.
 """
 
 import copy
@@ -27,21 +27,47 @@ from manyhands.training.plan import Plan
 TRIAL_ROWS = 8
 """Rows of a trial batch, spread over the data, which may be sorted by label."""
 CUT = 3
-"""Rows of its first slice; the other has the rest."""
+"""Rows of the trial batch's first slice; the second has the rest."""
 MOST_ROWS = 256
-"""Of a whole batch that is tried."""
+"""Rows of a run's own batch that are tried at most."""
 
 Kind = Literal["random", "random loss", "rows", "loss", "sum", "positions", "statistics", "memory", "unknown"]
 
 NEVER_EXACT: tuple[Kind, ...] = ("random loss", "memory")
-"""What --exact does not help against."""
+"""Causes that --exact does not help against."""
+
+_RANDOM = (
+    "a random {}: the {} draws from a process-wide generator (F.dropout, torch.rand, np.random, dropout inside an LSTM "
+    "or an attention layer), so each worker draws other numbers; nn.Dropout layers draw by position and are equal"
+)
+SAYS: dict[Kind, str] = {
+    "random": _RANDOM.format("layer", "model"),
+    "random loss": _RANDOM.format("loss", "loss"),
+    "rows": "{} computes each row from the other rows of its slice of the batch, as BatchNorm does with its statistics",
+    "loss": "the loss of a batch is not the mean of its rows' losses, as with class weights or pairs of rows, so "
+    "slices of it have another one",
+    "sum": "it is a sum over the rows, and must be their mean, such as reduction='mean', so that slices of a batch can "
+    "be weighted by their rows",
+    "positions": "a dropout layer gets a tensor whose first dimension is not the batch, as with batch_first=False, so "
+    "each worker drops other values",
+    "statistics": "running statistics of the model are no mean over the rows of a batch, so slices of it give others",
+    "memory": "the model remembers something from one call to the next that is no buffer, such as a generator or a "
+    "hidden state of its own, and each worker makes other calls",
+    "unknown": "the gradient of a batch is not the mean of its slices' gradients",
+}
 
 
 class Cause(NamedTuple):
     """Why slices of a batch do not add up to the batch."""
 
     kind: Kind
-    says: str
+    layer: str = ""
+    """Name of the layer, for `rows`."""
+
+    @property
+    def says(self) -> str:
+        """The cause in words."""
+        return SAYS[self.kind].format(self.layer)
 
 
 def warnings_of(config: RunConfig, task: Task, replica: Replica, data: Dataset) -> list[str]:
@@ -49,73 +75,71 @@ def warnings_of(config: RunConfig, task: Task, replica: Replica, data: Dataset) 
 
     A loss that is a sum over the rows is refused where batches are cut: n workers would divide its gradient by n.
     """
-    if not batches_are_cut(config, len(data.train)):
+    cut = config.size > 1 or config.exact or 0 < config.micro_batch < Plan(config, data.train, 0, 1).batch_size
+    if not cut:
         return []
     causes = causes_of(task, replica, data)
     for cause in causes:
         check(cause.kind != "sum", f"the loss of '{config.task}' cannot be shared out: {cause.says}")
-    return [f"{_what(config)}: {reason}" for reason in reasons(causes, config)]
+    several = "several workers will not give the answer of one"
+    pieces = f"batches computed {config.micro_batch} rows at a time will not give the answer of whole ones"
+    return [f"{several if config.size > 1 else pieces}: {reason}" for reason in reasons(causes, config)]
 
 
 def check_own_optimizer(config: RunConfig, task: Task, device: torch.device) -> None:
     """Refuse a task's own optimiser unless it treats every weight alike; the named ones do."""
     if not isinstance(task.optimizer, str):
-        lr = config.lr or 0.01  # nothing shows at a rate of 0
+        lr = config.lr or 0.01  # a rate of 0 would hide any difference
         check_optimizer(lambda params: task.make_optimizer(params, lr), device, config.task)
 
 
 def reasons(causes: Iterable[Cause], config: RunConfig) -> list[str]:
-    """Say which causes make this run differ from one worker's, and what helps."""
-    return [f"{cause.says}{_hint(config, cause)}" for cause in _relevant(causes, config)]
+    """Return in words the causes that make this run differ from one worker's, each with a hint where one helps.
 
-
-def _relevant(causes: Iterable[Cause], config: RunConfig) -> list[Cause]:
-    """Return the causes that matter to this run; a strategy that is not exact promises nothing.
-
-    With --exact the slices are the same for any number of workers, and so is what the model draws in each, unless from
-    a generator of its own. One worker who cuts a batch to bound memory only draws other numbers, which are as good.
+    A strategy that is not exact promises nothing. With --exact the slices are the same for any number of workers, and
+    so are the model's random numbers in each, unless it has a generator of its own. One worker who cuts a batch to
+    bound memory only draws other numbers, which are as good.
     """
     if not sync.make(config.sync).exact:
         return []
     if config.size == 1:
-        return [] if config.exact else [cause for cause in causes if not cause.kind.startswith("random")]
-    return [cause for cause in causes if not config.exact or cause.kind in NEVER_EXACT]
+        relevant = [cause for cause in causes if not config.exact and not cause.kind.startswith("random")]
+        return [f"{cause.says}; --micro-batch 0 computes whole batches" for cause in relevant]
+    relevant = [cause for cause in causes if not config.exact or cause.kind in NEVER_EXACT]
+    return [f"{cause.says}{_hint(config, cause)}" for cause in relevant]
 
 
-def batches_are_cut(config: RunConfig, samples: int) -> bool:
-    """Tell whether some global batch is computed in several pieces."""
-    rows = samples if config.batch_size == "full" else min(config.batch_size, samples)
-    return config.size > 1 or config.exact or 0 < config.micro_batch < rows
+def _hint(config: RunConfig, cause: Cause) -> str:
+    shared_generator = cause.kind == "random" and config.engine in ("threads", "hybrid")
+    never_equal = shared_generator or cause.kind in NEVER_EXACT
+    return "" if never_equal else "; --exact fixes the slices, so that every number of workers gives the same"
 
 
 def causes_of(task: Task, replica: Replica, data: Dataset) -> list[Cause]:
-    """Find out by trial what makes the gradient of a batch differ from the mean of its slices' gradients."""
+    """Find by trial what makes the gradient of a batch differ from the mean of its slices' gradients."""
     if isinstance(replica, FusedReplica):
         return []  # Linear layers and a known loss
     batch = trial_batch(replica, data)
     if len(batch.x) <= CUT:
         return []
-    found = []
     traits = traits_of(replica.module, batch.x)
-    loss_draws, of_loss = (False, None) if isinstance(task.loss, str) else _try_loss(replica.module, batch, task.loss)
-    if traits.global_random:
-        found.append(Cause("random", _RANDOM.format("layer", "model")))
-    if loss_draws:
-        found.append(Cause("random loss", _RANDOM.format("loss", "loss")))
+    loss_kind = None if isinstance(task.loss, str) else _try_loss(replica.module, batch, task.loss)
+    causes = [Cause("random")] if traits.global_random else []
+    if loss_kind == "random loss":
+        causes.append(Cause(loss_kind))
     if traits.batch_statistics:
-        found.append(Cause("rows", _ROWS.format(traits.batch_statistics[0])))
-    if of_loss is not None:
-        found.append(of_loss)
+        causes.append(Cause("rows", traits.batch_statistics[0]))
+    if loss_kind in ("sum", "loss"):
+        causes.append(Cause(loss_kind))
     if traits.remembers:
-        found.append(Cause("memory", _MEMORY))
-    return found or _by_gradients(replica, batch, CUT)
+        causes.append(Cause("memory"))
+    return causes or _by_gradients(replica, batch, CUT)
 
 
 def causes_of_batch(replica: Replica, plan: Plan) -> list[Cause]:
-    """Try the first global batch itself, where a few rows showed nothing."""
+    """Find causes by trial of the first global batch itself, where a few rows showed nothing."""
     indices = plan.batches(0)[0]
-    rows = indices.stop - indices.start if isinstance(indices, slice) else len(indices)
-    rows = min(rows, MOST_ROWS)
+    rows = min(plan.rows_of(0), MOST_ROWS)
     if rows < 2:
         return []
     x, y = plan.split.batch(slice(0, rows) if isinstance(indices, slice) else indices[:rows], replica.params.dtype)
@@ -134,7 +158,7 @@ def trial_batch(replica: Replica, data: Dataset) -> Batch:
 
 
 def apart_when_cut(replica: Replica, batch: Batch, at: int) -> Tensor:
-    """Return where the gradients (and moves of statistics) of a batch are not those of its two slices together.
+    """Return which gradients (and moves of statistics) of a batch are not those of its two slices together.
 
     A value is apart when it differs by more than round-off could make of the slices' gradients.
     """
@@ -154,12 +178,12 @@ def _by_gradients(replica: Replica, batch: Batch, at: int) -> list[Cause]:
     """Compare gradients, where neither the layers nor the loss show why they should differ."""
     try:
         apart = apart_when_cut(replica, batch, at)
-    except Exception:  # of a slice that is too small for the model or the loss; those of the run may be larger
+    except Exception:  # a slice may be too small for the model or the loss; those of the run may be larger
         return []
     if not apart.any():
         return []
     if not apart[: replica.update.num_weights].any():
-        return [Cause("statistics", _STATISTICS)]
+        return [Cause("statistics")]
     dropped = [layer for layer in replica.module.modules() if isinstance(layer, KeyedDropout)]
     before = [layer.p for layer in dropped]
     for layer in dropped:
@@ -167,88 +191,44 @@ def _by_gradients(replica: Replica, batch: Batch, at: int) -> list[Cause]:
     only_dropout = bool(dropped) and not apart_when_cut(replica, batch, at).any()
     for layer, p in zip(dropped, before, strict=True):
         layer.p = p
-    return [Cause("positions", _POSITIONS) if only_dropout else Cause("unknown", _UNKNOWN)]
+    return [Cause("positions" if only_dropout else "unknown")]
 
 
-def _try_loss(module: nn.Module, batch: Batch, loss: Loss) -> tuple[bool, Cause | None]:
-    """Tell whether the loss draws random numbers, and why it is no mean over the rows, if it is none."""
+def _try_loss(module: nn.Module, batch: Batch, loss: Loss) -> Literal["random loss", "sum", "loss"] | None:
+    """Tell whether the loss draws random numbers, or is another function of the rows than their mean."""
     with untouched_generator(batch.x.device) as drawn:
         out, y = copy.deepcopy(module).train()(batch.x), batch.y
         if not isinstance(out, Tensor) or len(out) != len(y):
-            return False, None
+            return None
         drawn()
         try:
-            whole = _with_slope(loss, out, y)
+            whole = _loss_and_slope(loss, out, y)
             if drawn():
-                return True, None
-            first, rest = _with_slope(loss, out[:CUT], y[:CUT]), _with_slope(loss, out[CUT:], y[CUT:])
+                return "random loss"
+            slices = _loss_and_slope(loss, out[:CUT], y[:CUT]), _loss_and_slope(loss, out[CUT:], y[CUT:])
         except Exception:  # as above
-            return False, None
+            return None
     share = CUT / len(out)
-    if _joined(first, rest, share, 1 - share).is_close_to(whole):
-        return False, None
-    return False, Cause("sum", _SUM) if _joined(first, rest, 1, 1).is_close_to(whole) else Cause("loss", _LOSS)
+    if _add_up(slices, (share, 1 - share), whole):
+        return None
+    return "sum" if _add_up(slices, (1, 1), whole) else "loss"
 
 
-class _Sloped(NamedTuple):
-    """A loss, and its gradient with respect to the model's output."""
-
-    value: Tensor
-    slope: Tensor
-
-    def is_close_to(self, other: "_Sloped") -> bool:
-        most = torch.finfo(self.slope.dtype).eps ** 0.5
-        return all(bool((a - b).abs().max() <= most * b.abs().max()) for a, b in zip(self, other, strict=True))
+LossAndSlope = tuple[Tensor, Tensor]
+"""A loss, and its gradient with respect to the model's output."""
 
 
-def _with_slope(loss: Loss, out: Tensor, y: Tensor) -> _Sloped:
+def _loss_and_slope(loss: Loss, out: Tensor, y: Tensor) -> LossAndSlope:
     with torch.enable_grad():
         out = out.detach().clone().requires_grad_()
         value = loss(out, y)
         value.backward()  # type: ignore[no-untyped-call]
-    return _Sloped(value.detach(), torch.zeros_like(out) if out.grad is None else out.grad)
+    return value.detach(), torch.zeros_like(out) if out.grad is None else out.grad
 
 
-def _joined(first: _Sloped, rest: _Sloped, share: float, other_share: float) -> _Sloped:
-    """Return what two slices give together when each is weighted by its share."""
-    slope = torch.cat((share * first.slope, other_share * rest.slope))
-    return _Sloped(share * first.value + other_share * rest.value, slope)
-
-
-def _what(config: RunConfig) -> str:
-    if config.size > 1:
-        return "several workers will not give the answer of one"
-    return f"batches computed {config.micro_batch} rows at a time will not give the answer of whole ones"
-
-
-def _hint(config: RunConfig, cause: Cause) -> str:
-    if config.size == 1:
-        return "; --micro-batch 0 computes whole batches"
-    shared_generator = cause.kind == "random" and config.engine in ("threads", "hybrid")
-    never_equal = shared_generator or cause.kind in NEVER_EXACT
-    return "" if never_equal else "; --exact fixes the slices, so that every number of workers gives the same"
-
-
-_RANDOM = (
-    "a random {}: the {} draws from a process-wide generator (F.dropout, torch.rand, np.random, dropout inside an LSTM "
-    "or an attention layer), so each worker draws other numbers; nn.Dropout layers draw by position and are equal"
-)
-_ROWS = "{} computes each row from the other rows of its slice of the batch, as BatchNorm does with its statistics"
-_LOSS = (
-    "the loss of a batch is not the mean of its rows' losses, as with class weights or pairs of rows, so slices of it "
-    "have another one"
-)
-_SUM = (
-    "it is a sum over the rows, and must be their mean, such as reduction='mean', so that slices of a batch can be "
-    "weighted by their rows"
-)
-_POSITIONS = (
-    "a dropout layer gets a tensor whose first dimension is not the batch, as with batch_first=False, so each worker "
-    "drops other values"
-)
-_STATISTICS = "running statistics of the model are no mean over the rows of a batch, so slices of it give others"
-_MEMORY = (
-    "the model remembers something from one call to the next that is no buffer, such as a generator or a hidden state "
-    "of its own, and each worker makes other calls"
-)
-_UNKNOWN = "the gradient of a batch is not the mean of its slices' gradients"
+def _add_up(slices: tuple[LossAndSlope, LossAndSlope], weights: tuple[float, float], whole: LossAndSlope) -> bool:
+    """Tell whether two weighted slices give the loss and the slope of the whole batch, up to round-off."""
+    (a, slope_a), (b, slope_b) = slices
+    both = weights[0] * a + weights[1] * b, torch.cat((weights[0] * slope_a, weights[1] * slope_b))
+    most = torch.finfo(slope_a.dtype).eps ** 0.5
+    return all(bool((ours - its).abs().max() <= most * its.abs().max()) for ours, its in zip(both, whole, strict=True))

@@ -1,11 +1,12 @@
 """Checkpoints: one safetensors file each, with a JSON header; written beside, flushed, then renamed.
 
-No generator's state is needed: the order of samples and the random layers are functions of the seed and the step.
+They hold no state of a random generator: the order of samples and the random layers are functions of seed and step.
 """
 
 import contextlib
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,11 +20,12 @@ from manyhands.errors import UserError, check
 from manyhands.record.files import write_atomically, writing
 from manyhands.replica import Replica
 from manyhands.replica.update import Moments
+from manyhands.sync import Sync
 
-OWN = "own/"
-"""What the names of tensors with a row per rank begin with."""
+PER_RANK = "own/"
+"""Prefix of the names of tensors that have a row for each rank."""
 TENSORS = {"params", "moments", "scalars"}
-"""What every checkpoint holds."""
+"""Names of the tensors that every checkpoint holds."""
 
 
 @dataclass
@@ -45,23 +47,20 @@ def write_checkpoint(
     keep: int,
     *,
     moments: Moments | None = None,
-    own: dict[str, Tensor] | None = None,
+    per_rank: Mapping[str, Tensor] | None = None,
 ) -> Path:
-    """Write a checkpoint and remove all but the last `keep` up to it; any after it were damaged, and are put aside.
+    """Write a checkpoint, and remove all but the last `keep`; those of later steps are damaged, and are put aside.
 
-    `moments` is the whole optimiser state where this replica holds only a slice of it; `own` has a row per rank.
+    `moments` is the whole optimiser state, where this replica holds only a slice of it; the tensors of `per_rank` have
+    a row for each rank.
     """
     with writing(folder):
         folder.mkdir(exist_ok=True)  # a run's folder that somebody deleted is not made again
     elements, scalars = moments or replica.update.moments()
-    tensors = {"params": replica.params, "moments": elements, "scalars": scalars}
-    tensors.update({f"{OWN}{name}": stack for name, stack in (own or {}).items()})
-    tensors = _copies(tensors)
-    header = {
-        "cursor": json.dumps(asdict(cursor)),
-        "task": task,
-        "shapes": json.dumps(_shapes(replica.module)),
-    }
+    rows = {f"{PER_RANK}{name}": stack for name, stack in (per_rank or {}).items()}
+    tensors = _copies({"params": replica.params, "moments": elements, "scalars": scalars, **rows})
+    shapes = json.dumps(_shapes(replica.module))
+    header = {"cursor": json.dumps(asdict(cursor)), "task": task, "shapes": shapes}
     header["sha256"] = _digest(tensors, header)
     path = folder / f"step-{cursor.step:09d}.safetensors"
     write_atomically(path, save(tensors, header))
@@ -80,26 +79,26 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _prune(newest: Path, keep: int) -> None:
-    """Remove what is older than the last `keep`; what cannot be removed does no harm.
+    """Remove all but the last `keep` checkpoints; a file that cannot be removed does no harm.
 
-    The run went on from the newest sound checkpoint, so those with later steps are damaged, and count for nothing.
+    The run went on from the newest sound checkpoint, so those of later steps are damaged.
     """
-    every = checkpoints(newest.parent)
-    until = every.index(newest) + 1
+    paths = checkpoints(newest.parent)
+    until = paths.index(newest) + 1
     with contextlib.suppress(OSError):
-        for old in every[: max(0, until - keep)]:
+        for old in paths[: max(0, until - keep)]:
             old.unlink()
-        for damaged in every[until:]:
+        for damaged in paths[until:]:
             damaged.replace(damaged.with_name(f"{damaged.name}.damaged"))
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints in this folder, oldest first."""
+    """Return the paths of the checkpoints in a folder, oldest first."""
     return sorted(folder.glob("step-*.safetensors"))
 
 
 def newest_sound(folder: Path) -> tuple[Path | None, list[Path]]:
-    """Return the newest checkpoint that is whole, and the damaged ones after it."""
+    """Return the newest checkpoint that is undamaged, and the damaged ones after it."""
     damaged: list[Path] = []
     for path in reversed(checkpoints(folder)):
         if _is_sound(path):
@@ -109,7 +108,7 @@ def newest_sound(folder: Path) -> tuple[Path | None, list[Path]]:
 
 
 def restore(path: Path, replica: Replica) -> Cursor:
-    """Bring a replica to the state of the checkpoint; one of another model is a user error."""
+    """Load a checkpoint's weights and optimiser state into a replica of the same model; return its cursor."""
     tensors, _ = _read(path)
     check_fits(path, replica)
     replica.params.copy_(tensors["params"])
@@ -117,14 +116,25 @@ def restore(path: Path, replica: Replica) -> Cursor:
     return read_cursor(path)
 
 
-def own_state(path: Path, rank: int) -> dict[str, Tensor]:
-    """Return what the checkpoint holds for this rank alone."""
-    return {name.removeprefix(OWN): t[rank] for name, t in _read(path)[0].items() if name.startswith(OWN)}
+def state_of_rank(replica: Replica, sync: Sync) -> dict[str, Tensor]:
+    """Return the tensors that differ between the ranks, of which a checkpoint holds every rank's."""
+    apart = {"params": replica.params, "moments": replica.update.moments().elements} if sync.apart else {}
+    return {**apart, **sync.tensors()}
+
+
+def restore_rank(path: Path, replica: Replica, sync: Sync, rank: int) -> None:
+    """Load the tensors of `state_of_rank` that a checkpoint holds for this rank."""
+    stacks = {name.removeprefix(PER_RANK): t for name, t in _read(path)[0].items() if name.startswith(PER_RANK)}
+    if sync.apart:
+        replica.params.copy_(stacks["params"][rank])
+        replica.update.set_moments(Moments(stacks["moments"][rank], replica.update.moments().scalars))
+    for name, t in sync.tensors().items():
+        t.copy_(stacks[name][rank])
 
 
 def check_workers(path: Path, workers: int) -> None:
-    """Refuse another number of workers where each of them had a state of its own."""
-    saved = {len(t) for name, t in _read(path)[0].items() if name.startswith(OWN)}
+    """Refuse another number of workers, where each had a state of its own."""
+    saved = {len(t) for name, t in _read(path)[0].items() if name.startswith(PER_RANK)}
     check(
         saved <= {workers},
         f"checkpoint '{path.name}' holds a state of its own for each of {max(saved, default=0)} workers; "
@@ -141,16 +151,16 @@ def check_fits(path: Path, replica: Replica) -> None:
     """Refuse a checkpoint of another model."""
     _, header = _read(path)
     saved = {name: tuple(shape) for name, shape in json.loads(header["shapes"]).items()}
-    own = _shapes(replica.module)
-    if saved != own:
+    shapes = _shapes(replica.module)
+    if saved != shapes:
         raise UserError(
             f"checkpoint '{path}' is of another model: task '{header['task']}' with {_count(saved):,} values "
-            f"in {len(saved)} tensors, while this one has {_count(own):,} in {len(own)}"
+            f"in {len(saved)} tensors, while this one has {_count(shapes):,} in {len(shapes)}"
         )
 
 
 def weights_sha256(module: nn.Module) -> str:
-    """Hash names and values of all weights and buffers, whatever their layout in memory."""
+    """Return a hash of the names and values of all weights and buffers, whatever their layout in memory."""
     return _digest({name: t.detach().cpu().contiguous() for name, t in module.state_dict().items()})
 
 
@@ -168,14 +178,14 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _is_sound(path: Path) -> bool:
-    """Whether a file is a whole checkpoint of ours, whatever it is instead."""
+    """Tell whether a file is an undamaged checkpoint."""
     try:
         tensors, header = _read(path)
         stored = header.pop("sha256")
         Cursor(**json.loads(header["cursor"]))
         dict(json.loads(header["shapes"]))
         return tensors.keys() >= TENSORS and "task" in header and _digest(tensors, header) == stored
-    except Exception:  # there is no end to what a parser may raise for a file that is not ours
+    except Exception:  # parsers raise all kinds of errors for a damaged file
         return False
 
 
@@ -184,4 +194,4 @@ def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def _count(shapes: dict[str, tuple[int, ...]]) -> int:
-    return sum(int(torch.Size(s).numel()) for s in shapes.values())
+    return sum(map(math.prod, shapes.values()))

@@ -9,14 +9,15 @@ from manyhands.data.order import cut
 from manyhands.replica.base import Loss
 
 CHUNK = 500
+"""Samples that are evaluated at once."""
 
 
 @torch.no_grad()
 def evaluate(module: nn.Module, split: Split, loss: Loss, comm: Comm, top: int = 1) -> tuple[float, float]:
     """Return mean loss and accuracy: the share of samples whose label is among the `top` best guesses.
 
-    The data is cut into chunks that do not depend on the number of ranks, and each chunk's sums are computed by
-    one rank and added to zeros elsewhere: so equal weights give equal figures, to the bit.
+    The chunks do not depend on the number of ranks, and each chunk's sums are computed by one rank and added to zeros
+    elsewhere: so equal weights give equal figures, to the bit.
     """
     num_chunks = -(-len(split) // CHUNK)
     sums = torch.zeros(num_chunks, 2, dtype=torch.float64)

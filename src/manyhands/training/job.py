@@ -1,4 +1,4 @@
-"""What a rank is to do, as a launcher hands it to every rank, and what the rank does it with."""
+"""The job that a launcher hands to every rank, and the objects that a rank works with."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from manyhands.tasks import Task
 
 @dataclass(frozen=True)
 class Job:
-    """What a rank is to do."""
+    """Everything that a rank needs to know to take part in a run."""
 
     config: RunConfig
     run: RunDir
@@ -25,7 +25,7 @@ class Job:
     keep_weights: bool = False
     """Whether to keep the weights after every step, for `verify`."""
     warnings: tuple[str, ...] = ()
-    """What the record is to say of the run's answer."""
+    """Warnings for the record, such as why the answer is not that of one worker."""
     task: Task | None = None
     """The task itself, where the rank runs in the process that has it."""
     data: Dataset | None = None
@@ -33,19 +33,19 @@ class Job:
     same_data: bool = False
     """Whether all ranks are known to have the same data: they share it, or it was compared before."""
     read_s: float = 0.0
-    """How long it took to read them."""
+    """Seconds that it took to read the data."""
     place: int | None = None
-    """Which of the host's devices to use, where that is not the rank's own."""
+    """Number of the host's device to use, where it is not the rank's number."""
     after_step: Callable[[Comm, Replica, Sync, int], None] | None = None
-    """What every worker does besides after each of its steps, where it runs in the process that has this."""
+    """Called by every worker after each of its steps; only where workers run in the process that has this."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """What a worker function other than `train_rank` wants to know, as plain JSON."""
+    """Arguments of a worker function other than `train_rank`, as plain JSON."""
 
 
 @final
 @dataclass(frozen=True)
 class RankContext:
-    """What a rank works with from its first step to its record."""
+    """The objects that a rank works with from its first step to its record."""
 
     job: Job
     comm: Comm
@@ -53,8 +53,8 @@ class RankContext:
     workers: Comm
     """The workers; on a server, the servers."""
     traced: TracedComm
-    """Counts what passes between all ranks."""
+    """Counts the calls, bytes and seconds between all ranks."""
     group: Comm
-    """What the strategy exchanges through: `traced`, with sums in a fixed order around it where they must be exact."""
+    """The strategy's comm: `traced`, wrapped for sums in a fixed order with --exact."""
     replica: Replica
     strategy: Sync

@@ -1,25 +1,19 @@
-"""What a run writes down on its way: losses, weights, checkpoints, evaluations, and the pulse that people see."""
+"""What a run writes on its way: losses, weights, checkpoints, evaluations, and its progress on the terminal."""
 
 import json
 import math
 import sys
 import time
-from pathlib import Path
 from typing import final
-
-from torch import Tensor
 
 from manyhands.data import Split
 from manyhands.errors import Diverged
 from manyhands.machine.load import CoreMeter
 from manyhands.record import Pulse, RunDir, write_atomically
 from manyhands.record.files import flush, writing
-from manyhands.replica import Replica
 from manyhands.replica.base import Loss
-from manyhands.replica.update import Moments
-from manyhands.sync import Sync
 from manyhands.sync.base import settled
-from manyhands.training.checkpoint import Cursor, own_state, write_checkpoint
+from manyhands.training.checkpoint import Cursor, state_of_rank, write_checkpoint
 from manyhands.training.evaluate import evaluate
 from manyhands.training.job import RankContext
 from manyhands.training.meter import StepMeter, TimeSplit
@@ -29,7 +23,7 @@ from manyhands.training.watch import Watch
 
 @final
 class Journal:
-    """Every rank keeps one, so that all know the same; rank 0 alone writes files."""
+    """Every worker keeps one, so that all of them know the same; rank 0 alone writes files."""
 
     def __init__(self, rank: RankContext, plan: Plan, cursor: Cursor, meter: StepMeter) -> None:
         self._rank, self._run, self.plan, self.cursor, self.meter = rank, rank.job.run, plan, cursor, meter
@@ -44,7 +38,7 @@ class Journal:
             _keep_lines(self._run, cursor.step)
 
     def note(self, step: int, watch: Watch) -> bool:
-        """Flush the meter, write down the losses of all ranks up to `step`, and tell whether to stop."""
+        """Flush the meter and write the losses up to `step`; return whether to stop."""
         first = self.cursor.step
         losses, stop = self.meter.flush(first, watch.stop_asked())
         for i, loss in enumerate(losses):
@@ -68,11 +62,11 @@ class Journal:
         return [*self.cursor.epoch_losses, *rest]
 
     def samples(self) -> int:
-        """Return how many samples this run has trained on, those before a resume left out."""
+        """Return the number of samples trained on, without those before a resume."""
         return self.plan.samples_until(self.cursor.step) - self.plan.samples_until(self.start)
 
     def evaluate(self, split: Split, loss: Loss) -> None:
-        """Test the weights on `split`, unless these were tested already."""
+        """Evaluate the weights on `split`, unless they were evaluated already."""
         if self._evaluated_at == self.cursor.step:
             return
         begun = time.perf_counter()
@@ -84,27 +78,24 @@ class Journal:
         self._evaluated_at = self.cursor.step
 
     def checkpoint(self) -> None:
-        """Write a checkpoint of what all ranks hold; the pause does not count as training."""
-        rank, replica, sync = self._rank, self._rank.replica, self._rank.strategy
-        own = {name: rank.workers.all_gather(t) for name, t in own_of(replica, sync).items()}
+        """Write a checkpoint with the state of every rank; the pause does not count as training."""
+        rank, replica, sync, config = self._rank, self._rank.replica, self._rank.strategy, self.plan.config
+        per_rank = {name: rank.workers.all_gather(t) for name, t in state_of_rank(replica, sync).items()}
         with settled(sync, replica, rank.comm):
             moments = sync.moments(replica, rank.comm)
             if not sync.lockstep:
-                rank.workers.barrier()  # nobody goes on before rank 0 has all of one moment
+                rank.workers.barrier()  # no rank goes on before rank 0 has the state of one moment
             if self._writes:
-                self._write_checkpoint(replica, moments, own)
+                if not replica.params.isfinite().all():
+                    raise Diverged(f"a weight became NaN or infinite at step {self.cursor.step}; try a smaller --lr")
+                with writing(self._run.steps):
+                    flush(self._run.steps)  # or a loss of power might leave fewer steps than the checkpoint has made
+                folder, task, keep = self._run.checkpoints, config.task, config.keep
+                write_checkpoint(folder, replica, self.cursor, task, keep, moments=moments, per_rank=per_rank)
         self.meter.start()
 
-    def _write_checkpoint(self, replica: Replica, moments: Moments, own: dict[str, Tensor]) -> None:
-        if not replica.params.isfinite().all():
-            raise Diverged(f"a weight became NaN or infinite at step {self.cursor.step}; try a smaller --lr")
-        config, folder = self.plan.config, self._run.checkpoints
-        with writing(self._run.steps):
-            flush(self._run.steps)  # or a loss of power might leave fewer steps than the checkpoint has made
-        write_checkpoint(folder, replica, self.cursor, config.task, config.keep, moments=moments, own=own)
-
     def keep_weights(self) -> None:
-        """Append the weights after this step to a file, for a comparison."""
+        """Append the weights after this step to a file, for `verify`."""
         if self._writes:
             with writing(self._run.weights), open(self._run.weights, "ab") as f:
                 f.write(self._rank.replica.params.detach().cpu().numpy().tobytes())
@@ -117,7 +108,7 @@ class Journal:
 
 
 def pulse_of(plan: Plan, step: int, loss: float, accuracy: float | None, split: TimeSplit, start: int = 0) -> Pulse:
-    """Return how a run is doing after `step` steps; those since `start` took the times of `split`."""
+    """Return the progress of a run after `step` steps; those since `start` took the times of `split`."""
     done, samples = plan.samples_until(step), plan.samples_until(plan.steps)
     rate = (done - plan.samples_until(start)) / split.train_s if split.train_s else 0.0  # virtual time may stand still
     return Pulse(
@@ -135,26 +126,10 @@ def pulse_of(plan: Plan, step: int, loss: float, accuracy: float | None, split: 
     )
 
 
-def own_of(replica: Replica, sync: Sync) -> dict[str, Tensor]:
-    """Return the tensors that differ between the ranks and that a checkpoint must hold for each."""
-    apart = {"params": replica.params, "moments": replica.update.moments().elements} if sync.apart else {}
-    return {**apart, **sync.tensors()}
-
-
-def restore_own(path: Path, replica: Replica, sync: Sync, rank: int) -> None:
-    """Bring a rank to what the checkpoint holds for it alone."""
-    own = own_state(path, rank)
-    if sync.apart:
-        replica.params.copy_(own["params"])
-        replica.update.set_moments(Moments(own["moments"], replica.update.moments().scalars))
-    for name, t in sync.tensors().items():
-        t.copy_(own[name])
-
-
 def _keep_lines(run: RunDir, count: int) -> None:
-    """Keep the steps up to the checkpoint that the run goes on from, without lines that were cut off.
+    """Keep the lines of the first `count` steps, which came before the checkpoint that the run goes on from.
 
-    Those after it are made again; those that are missing before it are said, and stay missing.
+    Later steps are made again; missing ones are said, and stay missing.
     """
     if not run.steps.is_file():
         with writing(run.steps):
@@ -169,7 +144,7 @@ def _keep_lines(run: RunDir, count: int) -> None:
 
 
 def _step_of(line: bytes) -> int:
-    """Return the step that a line tells of, or 0 where it is not whole."""
+    """Return the number of the step in a line, or 0 where the line was cut off."""
     try:
         values = json.loads(line)
         return int(values["step"]) if math.isfinite(values["loss"]) and math.isfinite(values["ms"]) else 0

@@ -14,9 +14,9 @@ from manyhands.errors import Stopped
 from manyhands.sync.base import settled
 from manyhands.tasks.setup import device_of, load_data, loss_of, make_replica
 from manyhands.training.agreement import check_same_data, check_same_model
-from manyhands.training.checkpoint import Cursor, restore
+from manyhands.training.checkpoint import Cursor, restore, restore_rank
 from manyhands.training.job import Job, RankContext
-from manyhands.training.journal import Journal, restore_own
+from manyhands.training.journal import Journal
 from manyhands.training.meter import WARM_UP, StepMeter
 from manyhands.training.plan import Plan
 from manyhands.training.serving import serve_rank
@@ -54,7 +54,7 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
         return serve_rank(rank, watch, first_step=cursor.step)
 
     if job.resume:
-        restore_own(Path(job.resume), replica, strategy, comm.rank)
+        restore_rank(Path(job.resume), replica, strategy, comm.rank)
     meter = StepMeter(workers, traced, config.lanes if config.exact else 0, strategy.meet_s())
     gradients = partial(compute_gradients, replica, plan)
     stepper = Stepper(replica, strategy, group, meter, plan.steps_per_epoch, gradients, watch.at)

@@ -1,9 +1,9 @@
-"""Where a step's time goes, on every rank, and what the ranks tell each other about it.
+"""Where a step's time goes: computing, communication or waiting, on every rank.
 
 A few times a second the ranks flush their meters: one small gather carries the losses of the steps since the last
-flush, the durations of their calls, and whether anybody wants to stop, so that the steps in between cost nothing extra.
-Of each collective call, the shortest duration over the ranks is what the exchange took; what a rank spent beyond that,
-it waited. What a step sends and receives point to point counts as one such call.
+flush, the durations of their calls, and whether a rank wants to stop, so that the steps in between cost nothing extra.
+The shortest duration of a collective call over the ranks counts as communication; the rest of a rank's duration is
+waiting. All messages that a step sends and receives point to point count as one call.
 """
 
 import math
@@ -19,30 +19,30 @@ from manyhands.comm.traced import TracedComm
 from manyhands.errors import Diverged
 
 WARM_UP = 5
-"""Steps before a run counts as steady: caches, thread pools and buffers are made in the first few."""
+"""Steps before a run counts as steady: the first few make caches, thread pools and buffers."""
 MOST_STEPS = 1000
-"""Steps between two flushes at the most, however fast they are: virtual ones take no time."""
+"""The most steps between two flushes, however fast they are: virtual steps take no time."""
 
 
 @dataclass(kw_only=True)
 class TimeSplit:
-    """Where the time of the steps went, on this rank."""
+    """Seconds of the steps on this rank, by what they were spent on."""
 
     steps: int = 0
     train_s: float = 0.0
     shared_s: float = 0.0
-    """Forward and backward, which the workers share out."""
+    """Forward and backward passes, which the workers share out."""
     comm_s: float = 0.0
     wait_s: float = 0.0
 
     @property
     def compute_s(self) -> float:
-        """What is neither exchange nor waiting."""
+        """Time that is neither communication nor waiting."""
         return max(0.0, self.train_s - self.comm_s - self.wait_s)
 
     @property
     def serial_s(self) -> float:
-        """Of the compute time, what every worker repeats."""
+        """Compute time of work that every worker repeats, such as the optimiser's step."""
         return max(0.0, self.compute_s - self.shared_s)
 
     def per_step(self) -> list[float]:
@@ -51,7 +51,7 @@ class TimeSplit:
         return [part / max(1, self.steps) for part in parts]
 
     def since(self, earlier: "TimeSplit") -> "TimeSplit":
-        """Return what came after an earlier moment."""
+        """Return the times since `earlier`."""
         return TimeSplit(**{name: value - getattr(earlier, name) for name, value in vars(self).items()})
 
 
@@ -71,7 +71,7 @@ def flush_every(interval_s: float, step_s: float) -> float:
 @final
 @dataclass
 class StepMeter:
-    """Notes what every step took, and shares it with the other workers now and then."""
+    """Measures every step, and shares the times with the other workers now and then."""
 
     comm: Comm
     """The workers."""
@@ -81,7 +81,7 @@ class StepMeter:
     interval_s: float = 0.25
     """Time between two flushes; infinite where the workers meet at the end of an epoch only."""
     every: float = 1
-    """Steps between two flushes; each flush sets it anew, by what a step took."""
+    """Steps between two flushes; each flush sets it anew, from the duration of a step."""
     split: TimeSplit = field(default_factory=TimeSplit)
     warm: TimeSplit | None = None
     """The split at the first flush after the warm-up."""
@@ -102,7 +102,7 @@ class StepMeter:
 
     @property
     def steady(self) -> TimeSplit:
-        """What came after the warm-up; all of it, where nothing did."""
+        """The times after the warm-up; all of them in a run that ended before."""
         late = self.split.since(self.warm or TimeSplit())
         return late if late.steps else self.split
 
@@ -150,7 +150,7 @@ class StepMeter:
         self.shared_s = 0.0
 
     def _sum(self, losses: Tensor) -> Tensor:
-        # One fixed order, however many steps this flush has: torch's own sum rounds by the shape of what it sums.
+        # One fixed order, however many steps this flush has: the rounding of torch's own sum depends on the shape.
         # The tree continues the one inside each rank, in the same number type.
         ranks = list(losses)
         return join(ranks, subtrees(self.lanes, self.comm.size)) if self.lanes else self.comm.add(ranks)
@@ -166,7 +166,7 @@ class StepMeter:
             self.split.comm_s += exchange_s
             self.split.wait_s += waits_s[self.comm.rank] + met_s
         queued = bool(self._losses) and self._losses[0].is_cuda
-        # Kernels are queued: what a pass of them took shows later, and only the whole window is a real time.
+        # Kernels are queued: the duration of a pass shows later, and only the whole window is a real time.
         self.split.shared_s = self.split.compute_s if queued else self.split.shared_s + self.shared_s
         if self.warm is None and self.split.steps >= WARM_UP:
             self.warm = replace(self.split)

@@ -62,44 +62,44 @@ class Plan:
         return Schedule(self.steps, self.config.warmup * self.steps_per_epoch, self.config.lr_decay)
 
     def batches(self, epoch: int) -> list[Indices]:
-        """Return the global batches of an epoch; with a split of its own only the rank's own rows are right."""
+        """Return the global batches of an epoch; with `own_split` only this rank's rows of them are right."""
         if not self.own_split:
             return list(batches(len(self.split), self.batch_size, self.config.seed, epoch))
         order = permutation(len(self.split), self.config.seed, 0)
-        found = list(torch.split(order, self.batch_size))
-        shares = [b[slice(*cut(len(b), self.size, self.rank))] for b in found]  # views, to be written to
-        own = torch.cat(shares)
-        own = own[permutation(len(own), self.config.seed, epoch, self.rank)]
-        for share, rows in zip(shares, torch.split(own, [len(s) for s in shares]), strict=True):
+        whole = torch.split(order, self.batch_size)
+        shares = [batch[slice(*cut(len(batch), self.size, self.rank))] for batch in whole]  # views, to be written to
+        samples = torch.cat(shares)
+        samples = samples[permutation(len(samples), self.config.seed, epoch, self.rank)]
+        for share, rows in zip(shares, torch.split(samples, [len(s) for s in shares]), strict=True):
             share.copy_(rows)
-        return list(found)
+        return list(whole)
 
     def steps_of_epoch(self, step: int) -> range:
-        """Return the steps from this one to the end of its epoch, or of the run."""
+        """Return the steps from `step` to the end of its epoch, or of the run."""
         end = (step // self.steps_per_epoch + 1) * self.steps_per_epoch
         return range(step, min(self.steps, end))
 
     def ends_epoch(self, step: int) -> bool:
-        """Tell whether this step is the last of its epoch, or of the run."""
+        """Tell whether `step` is the last of its epoch, or of the run."""
         return (step + 1) % self.steps_per_epoch == 0 or step + 1 == self.steps
 
     def wants_evaluation(self, done: int) -> bool:
-        """Tell whether to evaluate after so many steps, short of the end of the run."""
+        """Tell whether to evaluate after `done` steps; the end of the run is another matter."""
         epochs, rest = divmod(done, self.steps_per_epoch)
         return rest == 0 and epochs % self.config.eval_every == 0 and done < self.steps
 
     def rows_of(self, step: int) -> int:
-        """Return the size of this step's global batch; the last one of an epoch may be short."""
+        """Return the size of the step's global batch; the last of an epoch may be short."""
         done = (step % self.steps_per_epoch) * self.batch_size
         return min(self.batch_size, len(self.split) - done)
 
     def samples_until(self, step: int) -> int:
-        """Return how many samples the run has seen after so many steps."""
+        """Return the number of samples that the run has seen after `step` steps."""
         epochs, rest = divmod(step, self.steps_per_epoch)
         return epochs * len(self.split) + rest * self.batch_size
 
     def lanes(self, indices: Indices, step: int) -> list[Iterator[Piece]]:
-        """Return this rank's lanes of a global batch: one, or a subtree of them where the sum must be exact."""
+        """Return this rank's lanes of a global batch: one, or with --exact a subtree of the fixed summation tree."""
         rows = indices.stop - indices.start if isinstance(indices, slice) else len(indices)
         if not self.config.exact:
             return [self._pieces(indices, rows, *cut(rows, self.size, self.rank), step)]
@@ -107,7 +107,7 @@ class Plan:
         return [self._pieces(indices, rows, *cut(rows, self.config.lanes, lane), step) for lane in range(first, last)]
 
     def _pieces(self, indices: Indices, rows: int, start: int, stop: int, step: int) -> Iterator[Piece]:
-        """Yield the rows from start to stop, at most `micro_batch` at a time; an empty lane is an empty piece."""
+        """Yield the rows from `start` to `stop`, at most `micro_batch` at a time; an empty lane is an empty piece."""
         width = self.config.micro_batch or max(1, stop - start)
         key = mix_key(self.config.seed, step)
         dtype = getattr(torch, self.config.dtype)

@@ -1,7 +1,7 @@
-"""One step of a worker: its gradients, what the strategy does with them, and how long each took.
+"""One step of a worker: compute the gradients, let the strategy exchange and update, and measure both.
 
-A run, the simulator's virtual ranks and the calibration all make their steps here, so that what is predicted and
-measured is what a run does.
+A run, the simulator's virtual ranks and the calibration all make their steps here, so that predictions and measurements
+are of the same code as a run.
 """
 
 from collections.abc import Callable
@@ -19,10 +19,8 @@ from manyhands.training.plan import Indices, Plan
 
 
 def compute_gradients(replica: Replica, plan: Plan, batch: Indices, step: int) -> Tensor:
-    """Leave in `grads` the rank's share of a global batch's gradient, for an update at the step's learning rate.
-
-    Return its share of the loss.
-    """
+    """Compute the rank's share of a global batch's gradient into `grads`, set the step's learning rate, and return the
+    rank's share of the loss."""
     replica.update.scale = plan.schedule.scale(step)
     return sum_of_lanes(replica, plan.lanes(batch, step))
 
@@ -35,13 +33,13 @@ class Stepper:
     replica: Replica
     strategy: Sync
     comm: Comm
-    """What the strategy exchanges through: the meter's traced comm, or one around it."""
+    """The strategy's comm: the meter's traced comm, or one that wraps it."""
     meter: StepMeter
     steps_per_epoch: int
     gradients: Callable[[Indices, int], Tensor]
     """Computes the gradients of a global batch in a step, and returns the loss: see `compute_gradients`."""
     on_begin: Callable[[int], None] = lambda step: None
-    """Told the number of each step when it begins."""
+    """Called with the number of each step when it begins."""
     begun_s: float = 0.0
     """When the last step began, by the comm's clock."""
     computed_s: float = 0.0

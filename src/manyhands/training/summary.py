@@ -1,4 +1,4 @@
-"""What a run leaves, put together from what every rank knows: its record, and the timeline of some steps."""
+"""What a run leaves, gathered from all ranks: its record, and the timeline of some steps."""
 
 import json
 import resource
@@ -26,10 +26,9 @@ from manyhands.training.meter import TimeSplit
 
 
 def summarise(rank: RankContext, journal: Journal, *, read_s: float, stopped: bool, started: float) -> dict[str, Any]:
-    """Gather every rank's times; let rank 0 store the record and the weights; return the record."""
+    """Gather every rank's times, store the record and the weights on rank 0, and return the record."""
     comm, config, run, replica, meter = rank.comm, rank.job.config, rank.job.run, rank.replica, journal.meter
-    ranks, sent, others = gather_ranks(rank, meter.split, journal.core_meter)
-    steady = gather_steady(rank, meter.steady)
+    ranks, steady, sent, others = gather_ranks(rank, meter.split, meter.steady, journal.core_meter)
     at_work = ranks[: config.size]
     milliseconds = np.array(meter.step_s or [0.0]) * 1e3
     train_s = meter.split.train_s
@@ -63,8 +62,8 @@ def summarise(rank: RankContext, journal: Journal, *, read_s: float, stopped: bo
         read_s=read_s,
         eval_s=journal.eval_s,
         total_s=time.perf_counter() - started,
-        bytes_sent=int(sent[0]),
-        messages=int(sent[1]),
+        bytes_sent=sent[0],
+        messages=sent[1],
         weights_sha256=weights_sha256(replica.module),
         warnings=list(rank.job.warnings),
         blas_threads=torch.get_num_threads(),
@@ -77,12 +76,12 @@ def summarise(rank: RankContext, journal: Journal, *, read_s: float, stopped: bo
     if comm.rank == 0:
         _store(run, record, replica)
     if rank.strategy.num_servers():
-        gather_texts(comm, record.model_dump_json() if comm.rank == 0 else "")  # for the servers, which made none
+        gather_texts(comm, record.model_dump_json() if comm.rank == 0 else "")  # for the servers
     return record.model_dump(mode="json")
 
 
 def _store(run: RunDir, record: RunRecord, replica: Replica) -> None:
-    """Write the weights and the record; the record is kept where only the weights cannot be written."""
+    """Write the weights and the record; the record also where the weights cannot be written."""
     try:
         write_weights(run.model, replica.module.state_dict())
     except CannotWrite as error:
@@ -95,61 +94,53 @@ def _store(run: RunDir, record: RunRecord, replica: Replica) -> None:
 
 
 def gather_ranks(
-    rank: RankContext, split: TimeSplit, core_meter: CoreMeter
-) -> tuple[list[RankRecord], list[int], Others | None]:
-    """Return every rank's times, servers included, the sums of bytes sent and messages, and what others used."""
-    comm = rank.comm
-    others = others_of(gather_texts(comm, core_meter.read(torch.get_num_threads()).to_json()))
-    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    own = [split.compute_s, split.serial_s, split.comm_s, split.wait_s, float(rss)]
-    rows = comm.all_gather(torch.tensor(own, dtype=torch.float64)).tolist()
-    hosts = gather_texts(comm, socket.gethostname())
-    notes = gather_texts(comm, json.dumps(rank.strategy.notes()))
-    sent = torch.tensor([rank.traced.bytes_sent, rank.traced.messages], dtype=torch.int64)
-    comm.all_reduce_(sent)
-    ranks = [
-        RankRecord(
-            rank=i,
-            role=_role(rank, i),
-            host=hosts[i],
-            compute_s=row[0],
-            serial_s=row[1],
-            comm_s=row[2],
-            wait_s=row[3],
-            max_rss_bytes=int(row[4]),
-            notes=json.loads(notes[i]),
-        )
-        for i, row in enumerate(rows)
-    ]
-    return ranks, sent.tolist(), others
+    rank: RankContext, split: TimeSplit, steady: TimeSplit, core_meter: CoreMeter
+) -> tuple[list[RankRecord], Steady, list[int], Others | None]:
+    """Return every rank's times, a step after the warm-up, [bytes sent, messages] of all ranks, and the use of the
+    cores by other programs.
 
-
-def gather_steady(rank: RankContext, split: TimeSplit) -> Steady:
-    """Return the mean over the workers of a step of the warmed-up run; servers take part with anything."""
-    rows = rank.comm.all_gather(torch.tensor(split.per_step(), dtype=torch.float64) * 1e3)
-    parts = rows[: rank.job.config.size].mean(0).tolist()
+    `split` has this rank's times, `steady` those after the warm-up, which count on workers only.
+    """
+    comm, size = rank.comm, rank.job.config.size
+    record = RankRecord(
+        rank=comm.rank,
+        role=_role(rank, comm.rank),
+        host=socket.gethostname(),
+        compute_s=split.compute_s,
+        serial_s=split.serial_s,
+        comm_s=split.comm_s,
+        wait_s=split.wait_s,
+        max_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        notes=rank.strategy.notes(),
+    )
+    use = core_meter.read(torch.get_num_threads()).to_json()
+    figures = (record.model_dump(), steady.per_step(), [rank.traced.bytes_sent, rank.traced.messages], use)
+    texts = gather_texts(comm, json.dumps(figures))
+    records, steps, sent, uses = zip(*map(json.loads, texts), strict=True)
+    parts_ms = (1e3 * np.mean(steps[:size], axis=0)).tolist()
     names = ("compute_ms", "serial_ms", "comm_ms", "wait_ms")
-    return Steady(steps=split.steps, step_ms=sum(parts), **dict(zip(names, parts, strict=True)))
+    step = Steady(steps=steady.steps, step_ms=sum(parts_ms), **dict(zip(names, parts_ms, strict=True)))
+    return [RankRecord(**values) for values in records], step, np.sum(sent, axis=0).tolist(), others_of(uses)
 
 
 def align(comm: Comm, spans: Spans) -> None:
-    """Note each rank's clock at one moment, if a timeline is wanted."""
+    """Note each rank's clock at the same moment, if a timeline is wanted."""
     if spans.num_steps:
         comm.barrier()
         spans.zero_s = comm.clock()
 
 
 def store_timeline(rank: RankContext) -> None:
-    """Gather the spans of all ranks and let rank 0 write them for a viewer, if a timeline is wanted."""
+    """Write the spans of all ranks as a Chrome trace on rank 0, if a timeline is wanted."""
     comm, spans = rank.comm, rank.traced.spans
     if not spans.num_steps:
         return
-    own = RankSpans(comm.rank, _role(rank, comm.rank), socket.gethostname(), spans.kept, spans.zero_s)
-    texts = gather_texts(comm, json.dumps(own))
+    kept = RankSpans(comm.rank, _role(rank, comm.rank), socket.gethostname(), spans.kept, spans.zero_s)
+    texts = gather_texts(comm, json.dumps(kept))
     if comm.rank == 0:
         try:
             write_atomically(rank.job.run.trace, chrome_trace([_rank_spans(text) for text in texts]))
-        except CannotWrite as error:  # the record, which is still to come, is worth more
+        except CannotWrite as error:  # without a timeline the record can still be written
             print(f"manyhands: {error}", file=sys.stderr)
 
 

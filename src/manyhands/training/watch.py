@@ -1,23 +1,20 @@
-"""The seam between a rank at work and whoever looks after it."""
-
-from __future__ import annotations
+"""What a rank reports to its launcher while it works, and how it learns that it should stop."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from manyhands.record import Pulse
+from manyhands.record import Pulse
 
-Observer: TypeAlias = "Callable[[Pulse], None]"
-"""Who is shown the run's progress."""
+Observer = Callable[[Pulse], None]
+"""Is shown the run's progress."""
 
 
 def ignore(pulse: Pulse) -> None:
-    """Show nothing."""
+    """Show no progress: an `Observer` for runs that nobody watches."""
 
 
 class Watch(Protocol):
-    """Told where a rank is, asked whether to stop."""
+    """The launcher's side of a rank: learns its step and its progress, and knows whether the user wants to stop."""
 
     def at(self, step: int) -> None:
         """Note that this step has begun."""
@@ -26,4 +23,4 @@ class Watch(Protocol):
         """Tell whether the user wants the run to end."""
 
     def pulse(self, pulse: Pulse) -> None:
-        """Show how the run is doing (called on rank 0 only)."""
+        """Show the run's progress (called on rank 0 only)."""

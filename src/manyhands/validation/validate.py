@@ -1,8 +1,8 @@
-"""Predict step times, write them down, run the same, and say how far off the predictions were."""
+"""Predict step times, write them down, run the same configurations, and compare."""
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -39,12 +39,14 @@ from manyhands.training.plan import NEVER
 REPEATS = 5
 """The fewest runs of which a median says something."""
 RUN_S = 2.0
-"""How long the steps of a run should take, within reason."""
+"""Seconds that the steps of a run should take, as far as `STEPS` allows."""
 STEPS, PERIODS = (60, 2000), 40
 """The fewest and the most steps of a run; and the fewest exchanges, where not every step has one, since the steps that
 count need not begin where a period does."""
 TIMEOUT_S = 120.0
-"""How long a run may take beside ten times its predicted time."""
+"""Seconds that a run may take beyond ten times its predicted time."""
+
+Status = Literal["complete", "interrupted"]
 
 
 @with_field_docs
@@ -61,7 +63,7 @@ class ValidationRequest:
     syncs: str | Sequence[str] = "allreduce"
     """Strategies, such as `allreduce,local-sgd:period=8`."""
     calibration: Path | None = None
-    """What was measured; without it, the user's own file."""
+    """Measured times; without it, the user's own calibration file."""
     batch_size: int | str | None = None
     """Global batch; without it, the task's."""
     batch_per_worker: int | None = None
@@ -75,7 +77,7 @@ class ValidationRequest:
     out: Path = Path("validations")
     """Folder of all validations."""
     command: str = ""
-    """What to type to validate it again."""
+    """Command line that validates the same again."""
 
     def __post_init__(self) -> None:
         least = f"repeats must be at least {REPEATS}, or their median says little, got {self.repeats}"
@@ -85,7 +87,7 @@ class ValidationRequest:
 
 @dataclass(frozen=True)
 class PredictedCase:
-    """One configuration, and what is predicted for it."""
+    """One configuration, and the prediction for it."""
 
     engine: str
     row: SimulationRow
@@ -99,7 +101,7 @@ class PredictedCase:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What its runs are given."""
+        """Options of its runs."""
         return {
             "engine": self.engine,
             "workers": self.row.workers,
@@ -113,14 +115,14 @@ class PredictedCase:
 
 @dataclass(frozen=True)
 class ValidationPulse:
-    """How far a validation is, once all is predicted."""
+    """Progress of a validation, once all is predicted."""
 
     case: PredictedCase
     done: int
     """Runs that have ended."""
     total: int
     measure: Measure | None = None
-    """What has just been measured; None when a run starts."""
+    """The run that has just ended; None when a run starts."""
 
 
 def validate(
@@ -153,14 +155,14 @@ def validate(
     same = ("calibration", "batch_size", "batch_per_worker", "seed", "command")
     given = {"workers": counts, "syncs": specs, **{name: getattr(request, name) for name in same}}
     with ValidationDir.kept_if_used(request.out, stem_of(task)) as folder:
-        predictions = _predict(task, engines, {**given, "observe": observe_prediction}, say)
-        for found in predictions:
-            write_record(folder.path / f"prediction-{found.engine}.json", found)
-        cases = [
-            PredictedCase(found.engine, row, found, request.steps or _steps(row))
-            for found in predictions
-            for row in found.rows
-        ]
+        cases = []
+        for engine in engines:
+            tell = say if engine == engines[0] else lambda sentence: None  # warnings of the machine, once
+            predicted = simulate(task, engine=engine, observe=observe_prediction, say=tell, **given)
+            if predicted.status == "interrupted":
+                raise KeyboardInterrupt
+            write_record(folder.path / f"prediction-{engine}.json", predicted)
+            cases += [PredictedCase(engine, row, predicted, request.steps or _steps(row)) for row in predicted.rows]
         measures, status = _measure_all(task, cases, request.repeats, folder.path, observe)
         others = worst(run.others for run in measures)
         if others is not None and others.disturbed:
@@ -172,20 +174,6 @@ def validate(
     return record
 
 
-def _predict(
-    task: str, engines: Sequence[str], options: dict[str, Any], say: Callable[[str], None]
-) -> list[SimulationRecord]:
-    """Predict every engine; what there is to say of the machine is said once."""
-    found = []
-    for engine in engines:
-        told = say if engine == engines[0] else lambda sentence: None
-        prediction = simulate(task, engine=engine, say=told, **options)
-        if prediction.status == "interrupted":
-            raise KeyboardInterrupt
-        found.append(prediction)
-    return found
-
-
 def _steps(row: SimulationRow) -> int:
     period = sync.make(row.sync).period
     fewest = STEPS[0] if period == 1 else PERIODS * period
@@ -193,16 +181,16 @@ def _steps(row: SimulationRow) -> int:
 
 
 def _calibrated(task: str, given: Path | None) -> list[str]:
-    """Return the engines that the calibration has with this task."""
+    """Return the engines that were calibrated with a task."""
     tasks.load(task)
     known = read_calibration(given or calibration_path(), absolute(task), named=given is not None)
-    found = known.engines(absolute(task))
-    check(bool(found), f"no engine is calibrated with task '{task}'; run 'manyhands calibrate {task}'")
-    return found
+    engines = known.engines(absolute(task))
+    check(bool(engines), f"no engine is calibrated with task '{task}'; run 'manyhands calibrate {task}'")
+    return engines
 
 
 def _check_runs(task: str, engine: str, spec: str, workers: int) -> None:
-    """Refuse what could not be run, before anything is predicted."""
+    """Refuse a configuration that cannot be run, before anything is predicted."""
     launcher = launch.make(engine)
     check_features(sync.make(spec), launcher.features, engine)
     launcher.check(resolve(task, {"engine": engine, "workers": workers, "sync": spec}))
@@ -210,25 +198,26 @@ def _check_runs(task: str, engine: str, spec: str, workers: int) -> None:
 
 def _measure_all(
     task: str, cases: Sequence[PredictedCase], repeats: int, folder: Path, observe: Callable[[ValidationPulse], None]
-) -> tuple[list[Measure], Literal["complete", "interrupted"]]:
+) -> tuple[list[Measure], Status]:
     """Run every case several times: forth and back, so that none always comes after the same."""
-    found: list[Measure] = []
+    measures: list[Measure] = []
     total = repeats * len(cases)
     try:
-        for i, (repeat, case) in enumerate(_in_turn(cases, repeats)):
-            observe(ValidationPulse(case, i, total))
-            timeout_s = TIMEOUT_S + 10 * case.steps * case.row.step_ms.value / 1e3
-            run = measure(task, case.options, folder / "runs", timeout_s=timeout_s, cell=case.key, repeat=repeat)
-            _check_hosts(case, run)
-            found.append(run)
-            observe(ValidationPulse(case, i + 1, total, run))
+        for repeat in range(repeats):
+            for case in cases if repeat % 2 == 0 else reversed(cases):
+                observe(ValidationPulse(case, len(measures), total))
+                timeout_s = TIMEOUT_S + 10 * case.steps * case.row.step_ms.value / 1e3
+                run = measure(task, case.options, folder / "runs", timeout_s=timeout_s, cell=case.key, repeat=repeat)
+                _check_hosts(case, run)
+                measures.append(run)
+                observe(ValidationPulse(case, len(measures), total, run))
     except KeyboardInterrupt:
-        return found, "interrupted"
-    return found, "complete"
+        return measures, "interrupted"
+    return measures, "complete"
 
 
 def _check_hosts(case: PredictedCase, run: Measure) -> None:
-    """Refuse to hold predictions for several hosts against ranks that share one."""
+    """Refuse to compare predictions for several hosts with ranks that share one."""
     between_hosts = case.predicted.cluster == SUCH_HOSTS and case.row.workers + case.row.servers > 1
     check(
         run.hosts > 1 or bool(run.failed) or not between_hosts,
@@ -237,23 +226,12 @@ def _check_hosts(case: PredictedCase, run: Measure) -> None:
     )
 
 
-def _in_turn(cases: Sequence[PredictedCase], repeats: int) -> Iterator[tuple[int, PredictedCase]]:
-    for repeat in range(repeats):
-        for case in cases if repeat % 2 == 0 else reversed(cases):
-            yield repeat, case
-
-
 def _record(
-    id_: str,
-    command: str,
-    cases: Sequence[PredictedCase],
-    measures: Sequence[Measure],
-    status: Literal["complete", "interrupted"],
+    id_: str, command: str, cases: Sequence[PredictedCase], measures: Sequence[Measure], status: Status
 ) -> ValidationRecord:
     runs = {case.key: [run for run in measures if run.cell == case.key] for case in cases}
-    good = {key: [run for run in found if not run.failed] for key, found in runs.items()}
-    rows = [compared(id_, case, runs[case.key]) for case in cases if good[case.key]]
-    failed = {key: found[0].failed for key, found in runs.items() if found and not good[key]}
+    good = {key for key, measured in runs.items() if not all(run.failed for run in measured)}
+    rows = [compared(id_, case, runs[case.key]) for case in cases if case.key in good]
     telling = [row for row in rows if not row.oversubscribed]
     return ValidationRecord(
         id=id_,
@@ -261,7 +239,7 @@ def _record(
         task=cases[0].predicted.task,
         command=command,
         rows=rows,
-        failed=failed,
+        failed={key: measured[0].failed for key, measured in runs.items() if measured and key not in good},
         median_error_pct=statistics.median(abs(row.error_pct) for row in telling) if telling else None,
         held=sum(row.held for row in telling),
         of=len(telling),
@@ -269,21 +247,21 @@ def _record(
 
 
 def compared(id_: str, case: PredictedCase, runs: Sequence[Measure]) -> Validation:
-    """Hold a prediction against the runs that went well, of which there is at least one."""
-    row, found = case.row, case.predicted
+    """Compare a prediction with the runs that did not fail, of which there is at least one."""
+    row, predicted = case.row, case.predicted
     measured = [run.step_ms for run in runs if not run.failed]
     hosts = max(run.hosts for run in runs if not run.failed)
     median = statistics.median(measured)
     return Validation(
         id=id_,
-        task=found.task,
+        task=predicted.task,
         engine=case.engine,
         hosts=hosts,
         workers=row.workers,
         servers=row.servers,
         sync=row.sync,
         batch_size=row.batch_size,
-        predicted=found.made,
+        predicted=predicted.made,
         measured=time.strftime("%Y-%m-%d %H:%M:%S"),
         method=row.method,
         predicted_ms=row.step_ms,
@@ -294,7 +272,7 @@ def compared(id_: str, case: PredictedCase, runs: Sequence[Measure]) -> Validati
         oversubscribed=row.workers + row.servers > hosts * facts.cores(),
         steps=case.steps,
         failed=[run.failed for run in runs if run.failed],
-        machine=found.machine,
-        calibrated=found.calibrated,
+        machine=predicted.machine,
+        calibrated=predicted.calibrated,
         versions=facts.versions(),
     )

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from made_up_machine import BATCH, ETHERNET, NUMEL, SAMPLES, calibration, constant, network
 
 from manyhands.advice import advise as module
-from manyhands.advice import request as advise_asked
-from manyhands.advice import train as advise_train
-from manyhands.advice.noise_scale import CriticalBatch
-from manyhands.advice.rank import Book
+from manyhands.advice import prepare
+from manyhands.advice.noise_scale import GradientNoise
+from manyhands.advice.prepare import worker_counts
 from manyhands.advice.reasons import next_bottleneck
-from manyhands.advice.search import batches, product, quotient, worker_counts
+from manyhands.advice.request import CheckedAdvice
+from manyhands.advice.search import Book, batches, product, quotient
 from manyhands.advice.train import KnownSteps, Recipe, StepsLaw, Trainer
 from manyhands.errors import UserError
+from manyhands.machine import facts
 from manyhands.model.cluster import LinkSpec
 from manyhands.record.advice import AdviceDir, AdviceRecord, TargetTraining
 from manyhands.record.run import Others
@@ -43,7 +44,7 @@ class MadeUpTrainer:
     rows_meet = False
 
     def __init__(self, name: str, task: Any, target: float, observe: Any) -> None:
-        self.target, self.trained = target, list[tuple[str, int, int]]()
+        self.name, self.target = name, target
 
     def can_follow(self, recipe: Recipe) -> bool:
         return recipe.sync != "average-once"
@@ -76,10 +77,11 @@ def advise(monkeypatch: pytest.MonkeyPatch) -> Advise:
         found.config.lr, found.config.epochs, found.task = 0.01, 20, SimpleNamespace(optimizer="sgd")
         return found
 
-    monkeypatch.setattr(advise_asked, "TaskNetwork", made_up)
+    monkeypatch.setattr(prepare, "TaskNetwork", made_up)
+    monkeypatch.setattr(prepare, "Trainer", MadeUpTrainer)
     monkeypatch.setattr(module, "Trainer", MadeUpTrainer)
     monkeypatch.setattr(module, "noise_scale", lambda task, **options: None)
-    monkeypatch.setattr(module, "critical_batch", lambda noise: CriticalBatch(CRITICAL, 400.0, 700.0, "The noise."))
+    monkeypatch.setattr(module, "median_noise", lambda noise: GradientNoise(1.0, CRITICAL, CRITICAL, 400.0, 700.0))
 
     def run(target: float = TARGET, **options: Any) -> AdviceRecord:
         known = {"calibration": calibration(constant), "cluster": ETHERNET, "syncs": "allreduce", "max_workers": 16}
@@ -206,7 +208,7 @@ def test_the_budget_ends_a_training_which_then_says_nothing(advise: Advise, monk
         return found.model_copy(update={"steps": None, "made": 1})
 
     monkeypatch.setattr(MadeUpTrainer, "train", train)
-    monkeypatch.setattr(advise_asked.CheckedAdvice, "in_time", property(lambda self: not ended))
+    monkeypatch.setattr(CheckedAdvice, "in_time", property(lambda self: not ended))
     found = advise()
     assert len(ended) == 1
     assert {training.batch_size for training in found.trainings} == {BATCH}
@@ -214,17 +216,17 @@ def test_the_budget_ends_a_training_which_then_says_nothing(advise: Advise, monk
 
 
 def test_ctrl_c_gives_the_advice_that_is_known(advise: Advise, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(self: Any, recipe: Recipe, most_steps: int) -> list[TargetTraining]:
+    def stop(*args: Any) -> list[TargetTraining]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module._Adviser, "_train_all", stop)
+    monkeypatch.setattr(module, "confirm", stop)
     found = advise()
     assert found.status == "interrupted"
     assert found.best[0].steps_from == "noise scale"
 
 
 def test_this_host_has_its_own_cores_and_engines(advise: Advise, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advise_asked.facts, "cores", lambda: 2)
+    monkeypatch.setattr(facts, "cores", lambda: 2)
     found = advise(cluster=None, max_workers=0)
     assert {(row.engine, row.workers) for row in found.best} == {("threads", 2), ("mpi", 2), ("serial", 1)}
     assert found.cluster == "this host"
@@ -277,13 +279,13 @@ def test_numbers_of_workers() -> None:
 @given(own=st.integers(1, 5000), scale=st.floats(0, 1e5), samples=st.integers(1, 100_000))
 def test_batches_stay_within_the_critical_one(own: int, scale: float, samples: int) -> None:
     own = min(own, samples)
-    found = batches(own, CriticalBatch(scale, scale / 2, None, ""), samples)
+    found = batches(own, scale, samples)
     assert own in found
     assert found == sorted(set(found))
     assert all(1 <= size <= min(samples, max(own, scale)) for size in found)
 
 
-LAW = StepsLaw(64, KnownSteps((900,)), CriticalBatch(CRITICAL, 300.0, None, ""), False, 0.01)
+LAW = StepsLaw(64, KnownSteps((900,)), GradientNoise(1.0, CRITICAL, CRITICAL, 300.0, None), False, 0.01)
 
 
 @given(batch=st.integers(1, 10_000))
@@ -298,7 +300,7 @@ def test_the_law_of_steps(batch: int) -> None:
 
 
 def test_an_optimiser_that_scales_gradients_wants_less_of_a_rate() -> None:
-    gentle = StepsLaw(64, LAW.known, LAW.critical, True, 0.01)
+    gentle = StepsLaw(64, LAW.known, LAW.noise, True, 0.01)
     assert gentle.lr_at(512) == pytest.approx(0.01 * math.sqrt(LAW.lr_at(512) / 0.01), rel=0.01)
     assert gentle.steps(512) == LAW.steps(512)
 
@@ -329,7 +331,7 @@ def test_intervals_of_products(a: Estimate, b: Estimate) -> None:
 
 
 def test_what_no_training_can_tell_is_refused_where_it_was_named(advise: Advise) -> None:
-    with pytest.raises(UserError, match="'average-once' takes is told by no short training of 'mlp'; leave it out"):
+    with pytest.raises(UserError, match="training of 'mlp' can count the steps of 'average-once'; leave it out"):
         advise(syncs="allreduce,average-once")
 
 
@@ -347,7 +349,7 @@ def test_replicas_with_dropout_are_not_trained_side_by_side() -> None:
     from manyhands import tasks
 
     def can_follow(name: str, sync: str) -> bool:
-        return Trainer(name, tasks.load(name), 0.7, lambda pulse: None).can_follow(Recipe(sync, 2, 64, 0.05, 0.0))
+        return Trainer(name, tasks.load(name), 0.7, lambda *progress: None).can_follow(Recipe(sync, 2, 64, 0.05, 0.0))
 
     assert can_follow("mlp", "local-sgd:period=8")
     assert can_follow("cnn", "allreduce")
@@ -358,13 +360,13 @@ def test_what_there_is_no_memory_for_is_left_out_before_anything_is_trained(
     advise: Advise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     each = 2 * 4 * NUMEL  # weights and gradients
-    monkeypatch.setattr(advise_train.psutil, "virtual_memory", lambda: SimpleNamespace(total=0, available=4 * each + 1))
+    monkeypatch.setattr(facts, "available_bytes", lambda: 4 * each + 1)
     said: list[str] = []
     found = advise(syncs="allreduce,local-sgd:period=8", max_workers=16, say=said.append)
     assert max(row.workers for row in found.looked_at if row.sync == "allreduce") == 16
     assert max((each.workers for each in found.trainings), default=1) <= 4
     assert any(sentence.startswith("local-sgd:period=8 is left out with more than 4 workers") for sentence in said)
-    monkeypatch.setattr(advise_train.psutil, "virtual_memory", lambda: SimpleNamespace(total=0, available=2 * each - 1))
+    monkeypatch.setattr(facts, "available_bytes", lambda: 2 * each - 1)
     with pytest.raises(UserError, match="no memory to train 2 replicas with 'local-sgd:period=8'"):
         advise(syncs="local-sgd:period=8")
 
@@ -419,7 +421,7 @@ def test_really_training_until_an_accuracy(tmp_path: Path) -> None:
     from manyhands import tasks, train
 
     heard: list[float] = []
-    trainer = Trainer("mlp", tasks.load("mlp"), 0.7, lambda pulse: heard.append(pulse.accuracy))
+    trainer = Trainer("mlp", tasks.load("mlp"), 0.7, lambda recipe, seed, epoch, accuracy: heard.append(accuracy))
     found = trainer.train(Recipe("allreduce", 1, 64, 0.05, 0.0), 0, 2000)
     assert found.steps is not None
     assert found.accuracy >= 0.7 > max(heard[:-1], default=0.0)

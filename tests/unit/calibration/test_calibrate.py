@@ -13,6 +13,7 @@ from manyhands.calibration import calls as calibration_calls
 from manyhands.calibration import cores as calibration_cores
 from manyhands.calibration import plan as calibration_plan
 from manyhands.calibration import steps as calibration_steps
+from manyhands.calibration import worker as calibration_worker
 from manyhands.calibration.busy import say_if_busy
 from manyhands.calibration.calibrate import calibrate, crowds, row_points
 from manyhands.calibration.calls import joined_calls, time_calls
@@ -47,7 +48,7 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> None:
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure for moments, on two cores wherever the tests run."""
     monkeypatch.setattr(calibration_plan, "LEAST_S", 0.02)
-    monkeypatch.setattr(stages, "SIZES", SIZES)
+    monkeypatch.setattr(calibration_worker, "SIZES", SIZES)
     monkeypatch.setattr(calibration_calls, "LEAST_ROUNDS", 2)
     monkeypatch.setattr(calibration_calls, "MOST_ROUNDS", 2)
     monkeypatch.setattr(calibration_steps, "MOST_STEPS", 3)

@@ -8,9 +8,9 @@ import pytest
 from made_up_machine import ETHERNET, calibration, constant, network
 
 from manyhands import sync
-from manyhands.calibration import hosts as calibration_hosts
+from manyhands.calibration import worker as calibration_worker
 from manyhands.calibration.calibrate import num_hosts
-from manyhands.calibration.hosts import clock_lead_s, host_names, shifted
+from manyhands.calibration.worker import clock_lead_s, shifted
 from manyhands.comm import Comm
 from manyhands.errors import UserError
 from manyhands.model.host import BURST
@@ -43,16 +43,10 @@ def predicted(known: Calibration, spec: str, workers: int, way: str = "events") 
     return asked.events(strategy, point, lambda: None) if way == "events" else next(asked.formula(strategy, [point]))
 
 
-def test_ranks_tell_their_hosts(ranks: Ranks) -> None:
-    found = ranks(host_names, 3)
-    assert {len(names) for names in found} == {3}
-    assert len({name for names in found for name in names}) == 1
-
-
 def test_how_far_a_clock_is_ahead_is_found(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rank's thread has a clock of its own."""
-    clock, ahead = calibration_hosts.time.perf_counter, threading.local()
-    monkeypatch.setattr(calibration_hosts.time, "perf_counter", lambda: clock() + getattr(ahead, "s", 0.0))
+    clock, ahead = calibration_worker.time.perf_counter, threading.local()
+    monkeypatch.setattr(calibration_worker.time, "perf_counter", lambda: clock() + getattr(ahead, "s", 0.0))
 
     def ask(comm: Comm) -> float:
         ahead.s = AHEAD_S * comm.rank

@@ -127,7 +127,7 @@ def test_folder_may_be_compressed_and_limited(tmp_path: Path) -> None:
     for path in list(write_all(tmp_path).iterdir()):
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
-    data = load_idx_dir(tmp_path, train=3, test=1)
+    data = load(f"idx:{tmp_path},train=3,test=1")
     assert (len(data.train), len(data.test), data.classes) == (3, 1, 4)
 
 

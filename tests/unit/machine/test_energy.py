@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from manyhands.machine import energy
-from manyhands.machine.energy import Counter, EnergyMeter, used_since
+from manyhands.machine.energy import EnergyCounter, EnergyMeter, used_since
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_counter_that_wraps_is_put_right(powercap: Path) -> None:
     meter = EnergyMeter(powercap)
     use(powercap, "intel-rapl:0", 500)
     assert meter.joules() == pytest.approx(8500e-6)
-    assert used_since(Counter(9990, 10000), Counter(20, 10000)) == 30
+    assert used_since(EnergyCounter(9990, 10000), EnergyCounter(20, 10000)) == 30
 
 
 def test_nothing_is_told_where_nothing_can_be_read(powercap: Path, tmp_path: Path) -> None:

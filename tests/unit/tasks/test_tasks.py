@@ -9,8 +9,9 @@ import torch
 
 from manyhands import Task, tasks
 from manyhands.data import load as load_data
-from manyhands.errors import UserError
-from manyhands.tasks.load import TaskFileFailed, load, names, spec_of
+from manyhands.errors import TaskFileFailed, UserError
+from manyhands.tasks import names
+from manyhands.tasks.load import load, spec_of
 
 PARAMETERS = {
     "softmax": 784 * 10 + 10,
