@@ -119,6 +119,11 @@ class Dataset:
     """How many classes there are; labels run from 0 to one less."""
 
     def __post_init__(self) -> None:
+        check(
+            isinstance(self.name, str),
+            f"the name of a Dataset must be a text, got {kind_of(self.name)}; "
+            "give manyhands.Dataset(name, Split(x, y), Split(test_x, test_y), classes)",
+        )
         for what, split in (("training", self.train), ("test", self.test)):
             check(
                 isinstance(split, Split),

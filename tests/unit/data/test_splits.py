@@ -1,5 +1,6 @@
 """A batch is the rows that its indices name, converted, scaled and zoomed."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from manyhands.data.split import Dataset, Split
+from manyhands.errors import UserError
 
 
 def images(rows: int = 5, **options: float) -> Split:
@@ -114,3 +116,9 @@ def test_dataset_has_the_shape_of_its_samples() -> None:
     data = Dataset("d", split, split, classes=3)
     assert data.shape == (1, 4, 6)
     assert data.to("meta").test.x.device.type == "meta"
+
+
+def test_arrays_in_the_place_of_a_name_are_no_wall_of_numbers() -> None:
+    x, y = np.zeros((4, 3), np.float32), np.zeros(4, np.int64)
+    with pytest.raises(UserError, match=r"must be a text, got an ndarray; give manyhands\.Dataset\(name, Split"):
+        Dataset(x, y, x, y)  # type: ignore[arg-type]
