@@ -120,5 +120,5 @@ def test_dataset_has_the_shape_of_its_samples() -> None:
 
 def test_arrays_in_the_place_of_a_name_are_no_wall_of_numbers() -> None:
     x, y = np.zeros((4, 3), np.float32), np.zeros(4, np.int64)
-    with pytest.raises(UserError, match=r"must be a text, got an ndarray; give manyhands\.Dataset\(name, Split"):
+    with pytest.raises(UserError, match=r"must be a text, got an? ndarray; give manyhands\.Dataset\(name, Split"):
         Dataset(x, y, x, y)  # type: ignore[arg-type]
