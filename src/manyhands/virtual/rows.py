@@ -1,4 +1,4 @@
-"""Which rows each of n workers computes in each step, for all workers at once."""
+"""The rows that each of n workers computes in each step, for all workers at once."""
 
 import threading
 from dataclasses import replace
@@ -12,27 +12,27 @@ from manyhands.training.plan import Indices, Plan
 
 
 class Share(NamedTuple):
-    """What some workers compute in some steps; a shorter share is padded at its end."""
+    """The rows of several workers in several steps, padded at the end to equal width."""
 
     rows: Tensor
-    """(workers, steps, width) samples of the training data."""
+    """(workers, steps, width) indices into the training data."""
     weights: Tensor
-    """(workers, steps, width) each row's share in the mean over its global batch; 0 for padding."""
+    """(workers, steps, width) weight of each row in the mean over its global batch; 0 for padding."""
 
 
 @final
 class Feed:
-    """The shares of all workers, and the samples that belong to them; several threads may ask."""
+    """The shares of all workers, and their samples; safe to use from several threads."""
 
     def __init__(self, plan: Plan, dtype: torch.dtype) -> None:
-        """Share out as the plan of any of the workers does."""
+        """Divide batches as `plan` does, which may be that of any worker."""
         self.plan, self._dtype = plan, dtype
         self.width = -(-plan.batch_size // plan.size)
-        """Rows of a worker in a step, padding included."""
+        """Rows per worker and step, padding included."""
         self._lock, self._epochs = threading.Lock(), dict[int, Share]()
 
     def share(self, workers: slice, steps: range) -> Share:
-        """Return the share of some workers in some steps, which may belong to several epochs."""
+        """Return the share of `workers` in `steps`, which may span several epochs."""
         parts, size = [], self.plan.steps_per_epoch
         for epoch in range(steps.start // size, (steps.stop - 1) // size + 1):
             here = slice(max(0, steps.start - epoch * size), min(size, steps.stop - epoch * size))
@@ -41,7 +41,7 @@ class Feed:
         return parts[0] if len(parts) == 1 else Share(*(torch.cat(same, 1) for same in zip(*parts, strict=True)))
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Gather (workers, steps, width) samples as (workers, steps x width, ...) inputs, and their labels."""
+        """Return (workers, steps x width, ...) inputs and their labels, given (workers, steps, width) indices."""
         x, y = self.plan.split.batch(rows.reshape(-1), self._dtype)
         return x.view(len(rows), -1, *x.shape[1:]), y.view(len(rows), -1)
 
@@ -70,11 +70,11 @@ class Feed:
 
 
 def _places(size: int, workers: int, width: int) -> tuple[Tensor, Tensor]:
-    """Return the (workers, width) places of their rows in a batch, and which of these are not padding."""
+    """Return (workers, width) positions of the workers' rows in a batch, and which of them are not padding."""
     spans = torch.tensor([cut(size, workers, rank) for rank in range(workers)])
     start, stop = spans[:, :1], spans[:, 1:]
     place = start + torch.arange(width)
-    # A short share is padded with its own last row: one that it computes anyway.
+    # A short share is padded with its last row, which is computed anyway.
     return torch.minimum(place, stop - 1).clamp(min=0), place < stop
 
 

@@ -67,7 +67,7 @@ def test_no_algorithm_is_cheaper_than_the_cheapest(call: str, p: int, n: float) 
     ],
 )
 def test_thresholds(call: str, p: int, num_bytes: int, name: str) -> None:
-    assert chosen(call, p, num_bytes) is algorithms(call)[name].formula
+    assert chosen(call, p, num_bytes) is algorithms(call)[name]
 
 
 def test_a_few_calls_that_take_a_way_of_their_own_do_not_decide_the_fit() -> None:

@@ -16,7 +16,7 @@ from manyhands.simulation import simulate as module
 from manyhands.simulation.parts import TaskNetwork
 from manyhands.simulation.request import read_counts, read_syncs
 from manyhands.simulation.rows import failures_in
-from manyhands.simulation.spread import doubt, resampled
+from manyhands.simulation.spread import resampled, uncertainty
 
 Predict = Callable[..., SimulationRecord]
 
@@ -151,12 +151,12 @@ def test_calls_of_more_threads_than_were_measured_are_as_sure_as_their_lock() ->
     about = {"rows": 8, "sharing": 1, "on_host": True}
     cores = known.cores.model_copy(update={"lock_us": {2: 10.0, 16: 30.0}})
     timed = known.model_copy(update={"cores": cores})
-    two, many = (doubt(timed, "mlp", "threads", ranks=ranks, **about).calls for ranks in (2, 16))
-    guessed = doubt(known, "mlp", "threads", ranks=16, **about).calls
+    two, many = (uncertainty(timed, "mlp", "threads", ranks=ranks, **about).calls for ranks in (2, 16))
+    guessed = uncertainty(known, "mlp", "threads", ranks=16, **about).calls
     assert two == 0
     assert many == pytest.approx(math.log(1.2**2) / (2 * 1.645), rel=1e-3)
     assert guessed == pytest.approx(math.log(8 * 1.2) / (2 * 1.645), rel=1e-3)
-    assert doubt(known, "mlp", "mpi", ranks=16, **about).calls == 0, "which has no lock"
+    assert uncertainty(known, "mlp", "mpi", ranks=16, **about).calls == 0, "which has no lock"
 
 
 def test_a_node_may_have_several_workers(predict: Predict) -> None:
