@@ -176,20 +176,16 @@ def read_cluster(path_or_name: str | Path) -> Cluster:
     if not os.path.exists(path) and len(path.parts) == 1 and not path.suffix:
         unknown("cluster", str(path), [*READY_CLUSTERS, "FILE.toml"])
     try:
-        return _validated(_read_toml(path))
-    except UserError as error:
-        raise UserError(f"cluster file '{path}': {error}") from None
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return parse_toml(path.read_bytes())
+        return _validated(parse_toml(path.read_bytes()))
     except FileNotFoundError:
-        raise UserError("there is no such file") from None
+        problem = "there is no such file"
     except OSError as error:
-        raise UserError(f"it cannot be read: {error.strerror}") from None
+        problem = f"it cannot be read: {error.strerror}"
+    except UserError as error:
+        problem = str(error)
     except ValueError as error:
-        raise UserError(f"it is not valid TOML: {error}") from None
+        problem = f"it is not valid TOML: {error}"
+    raise UserError(f"cluster file '{path}': {problem}")
 
 
 def _validated(values: dict[str, Any]) -> Cluster:

@@ -86,7 +86,7 @@ def binomial_reduce(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
 def rabenseifner_reduce(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Reduce-scatter by recursive halving, then gather the pieces up a binomial tree."""
     q = power_below(p)
-    inner = recursive_halving(q, n, link, gamma) + binomial_gather(q, n / q, link, gamma)
+    inner = recursive_halving(q, n, link, gamma) + binomial_scatter(q, n / q, link, gamma)
     return inner + _fold(p, n, link, gamma)
 
 
@@ -133,16 +133,11 @@ def recursive_halving(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     return recursive_doubling_all_gather(p, n / p, link, gamma) + (p - 1) / p * n * gamma
 
 
+@algorithm("gather", "binomial")
 @algorithm("scatter", "binomial")
 def binomial_scatter(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
-    """Send each rank its tensor down a binomial tree."""
+    """Send each rank its tensor down a binomial tree; a gather is the reverse, at the same cost."""
     return _lg_ceil(p) * link.alpha_s + (p - 1) * n * link.beta_s_per_byte
-
-
-@algorithm("gather", "binomial")
-def binomial_gather(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
-    """Run the binomial scatter backwards."""
-    return binomial_scatter(p, n, link, gamma)
 
 
 @algorithm("barrier", "dissemination")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from manyhands.model.cluster import Cluster
 from manyhands.model.collectives import best_s
-from manyhands.model.links import Floats, Link
+from manyhands.model.links import Floats
 
 
 class LevelCall(NamedTuple):
@@ -44,32 +44,27 @@ PARTS: dict[str, tuple[LevelCall, ...]] = {
 
 
 def hierarchical_s(
-    call: str,
-    nodes: npt.ArrayLike,
-    node_size: npt.ArrayLike,
-    num_bytes: npt.ArrayLike,
-    inside: Link,
-    between: Link,
-    gamma_s_per_byte: float = 0.0,
+    call: str, nodes: npt.ArrayLike, node_size: npt.ArrayLike, num_bytes: npt.ArrayLike, cluster: Cluster, gamma: float
 ) -> Floats:
-    """Return the cost of `call` among all ranks of `nodes` nodes, each part by its cheapest algorithm."""
+    """Return the cost of `call` among all ranks of `nodes` nodes with `node_size` ranks each.
+
+    Each part uses its cheapest algorithm; `gamma` is γ of a calibrated core in seconds per byte.
+    """
     k, m, n = (np.asarray(values, dtype=np.float64) for values in (nodes, node_size, num_bytes))
-    in_one_node = best_s(call, m, n, inside, gamma_s_per_byte)
+    inside, between, gamma = cluster.inside.link(), cluster.between.link(), gamma / cluster.core_speed
+    in_one_node = best_s(call, m, n, inside, gamma)
     if call in PARTS:
         costs = []
         for part in PARTS[call]:
             ranks, link = (m, inside) if part.inside else (k, between)
-            costs.append(best_s(part.call, ranks, part.num_bytes(n, k, m), link, gamma_s_per_byte))
+            costs.append(best_s(part.call, ranks, part.num_bytes(n, k, m), link, gamma))
         across = np.asarray(sum(costs))
     else:
-        across = best_s(call, k * m, n, between, gamma_s_per_byte)
+        across = best_s(call, k * m, n, between, gamma)
     return np.where(k == 1, in_one_node, across)
 
 
-def call_s(
-    call: str, p: npt.ArrayLike, num_bytes: npt.ArrayLike, cluster: Cluster, gamma_s_per_byte: float = 0.0
-) -> Floats:
-    """Return the cost of `call` among the first p ranks of `cluster`; γ is that of a calibrated core."""
-    nodes, size = cluster.nodes_of(p), np.minimum(np.asarray(p), cluster.node_size)
-    gamma = gamma_s_per_byte / cluster.core_speed
-    return hierarchical_s(call, nodes, size, num_bytes, cluster.inside.link(), cluster.between.link(), gamma)
+def call_s(call: str, p: npt.ArrayLike, num_bytes: npt.ArrayLike, cluster: Cluster, gamma: float) -> Floats:
+    """Return the cost of `call` among the first p ranks of `cluster`."""
+    size = np.minimum(np.asarray(p), cluster.node_size)
+    return hierarchical_s(call, cluster.nodes_of(p), size, num_bytes, cluster, gamma)

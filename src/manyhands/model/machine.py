@@ -138,10 +138,8 @@ class CalibratedMachine(Machine):
         if self._host is not None:
             return self._host.quiet_s(call, len(ranks), num_bytes)
         of_node = Counter(map(self._node, ranks))
-        inside, between = self.cluster.inside.link(), self.cluster.between.link()
-        gamma = self.gamma_s_per_byte / self.cluster.core_speed
         size = max(of_node.values())
-        return float(hierarchical_s(call, len(of_node), size, num_bytes, inside, between, gamma))
+        return float(hierarchical_s(call, len(of_node), size, num_bytes, self.cluster, self.gamma_s_per_byte))
 
     def _quiet_message_s(self, source: int, to: int, num_bytes: float) -> tuple[float, float]:
         if self._host is not None:

@@ -8,13 +8,7 @@ together, since the partner's clear-to-send queues behind the neighbour's own da
 
 import numpy as np
 
-from manyhands.model.collectives import (
-    Formula,
-    algorithms,
-    power_below,
-    rabenseifner_all_reduce,
-    rabenseifner_reduce,
-)
+from manyhands.model.collectives import Formula, algorithms, power_below, rabenseifner_all_reduce, rabenseifner_reduce
 from manyhands.model.links import Floats, Link
 
 SHORT_REDUCE = 2048

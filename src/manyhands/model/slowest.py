@@ -97,10 +97,6 @@ class Slowest:
         excess = -np.log(odds) if self.shape == 0 else np.expm1(-self.shape * np.log(odds)) / self.shape
         return np.where(above < self.tail_share, self.body_s[-1] + self.scale_s * excess, body)
 
-    def draw_s(self, random: np.random.Generator, shape: int | tuple[int, ...], p: npt.ArrayLike = 1) -> Floats:
-        """Draw maxima of p draws; with p = 1, single steps."""
-        return self.quantile_s(random.random(shape), p)
-
     def _body_part(self, sizes: npt.NDArray[np.int64]) -> Floats:
         """Sum sample × probability that it is the maximum, a difference of two powers of cumulative shares."""
         log_share = np.log(np.arange(1, len(self.body_s) + 1) * (1 - self.tail_share) / len(self.body_s))
@@ -112,20 +108,15 @@ class Slowest:
         """Integrate the tail's quantiles over Z < tail_share; Z, the probability above the maximum, is Beta(1, p)."""
         in_tail = -np.expm1(sizes * np.log1p(-self.tail_share))
         if self.shape == 0:
-            excess = _harmonic_in_tail(sizes, self.tail_share)
+            # Σ (1 − (1 − tail_share)^k) / k for k = 1 … p is the expectation of −log(Z / tail_share) over Z < tail_share.
+            k = np.arange(1, sizes.max() + 1)
+            excess = np.cumsum(-np.expm1(k * np.log1p(-self.tail_share)) / k)[sizes - 1]
         else:
             a = 1 - self.shape
             power = np.exp(np.log(sizes) + betaln(a, sizes) + self.shape * np.log(self.tail_share))
             excess = (power * betainc(a, sizes, self.tail_share) - in_tail) / self.shape
         seconds: Floats = self.body_s[-1] * in_tail + self.scale_s * excess
         return seconds
-
-
-def _harmonic_in_tail(sizes: npt.NDArray[np.int64], share: float) -> Floats:
-    """Return Σ (1 − (1 − share)^k) / k for k = 1 … p, the expectation of −log(Z / share) over Z < share."""
-    k = np.arange(1, sizes.max() + 1)
-    total: Floats = np.cumsum(-np.expm1(k * np.log1p(-share)) / k)
-    return total[sizes - 1]
 
 
 def _fit_tail(excess_s: Floats) -> tuple[float, float]:

@@ -56,7 +56,7 @@ class Exchange:
     def computed_s(self, draws: int, workers: int) -> Floats:
         """Draw `draws` forward and backward passes of each of the first `workers` workers."""
         slowness = self._cluster.slowness(workers) * self._cluster.core_speed
-        return self._compute.draw_s(np.random.default_rng(0), (draws, workers)) * slowness
+        return self._compute.quantile_s(np.random.default_rng(0).random((draws, workers))) * slowness
 
     def last_s(self, busy_s: float) -> float:
         """Return when the last worker reaches a port that serves each for `busy_s`, and served them in turn before."""
@@ -143,15 +143,15 @@ def _shifted(now: Floats, shift: int, message_s: float) -> Floats:
     return np.where(odd, done, np.maximum(now, np.roll(done, shift) + message_s))
 
 
+FORMS: dict[tuple[str, str, str, bool], Form] = {
+    ("step", "star", "root", True): _root,
+    ("step", "star", "servers", True): _servers,
+    ("step", "star", "servers", False): _asynchronous_servers,
+    ("step", "ring", "all", True): _ring,
+}
+"""Closed forms by a strategy's `exchanges`, `pattern`, `updates` and `lockstep`."""
+
+
 def form_of(strategy: Sync) -> Form | None:
     """Return the closed form of the messages that `strategy` sends in every step; None where there is none."""
-    match strategy.exchanges, strategy.pattern, strategy.updates, strategy.lockstep:
-        case "step", "star", "root", True:
-            return _root
-        case "step", "star", "servers", True:
-            return _servers
-        case "step", "star", "servers", False:
-            return _asynchronous_servers
-        case "step", "ring", "all", True:
-            return _ring
-    return None
+    return FORMS.get((strategy.exchanges, strategy.pattern, strategy.updates, strategy.lockstep))

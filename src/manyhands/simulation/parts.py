@@ -108,11 +108,6 @@ class TaskNetwork:
                 write_atomically(self._path, self._parts.model_dump_json() + "\n")
 
 
-def parts_path(calibration: Path) -> Path:
-    """Return the file of measured parts that belongs to a calibration's file."""
-    return calibration.with_name(f"{calibration.stem}.parts.json")
-
-
 def _read(path: Path | None, calibrated: str) -> Parts:
     """Return the stored parts if they belong to the calibration of date `calibrated`, else none."""
     with contextlib.suppress(OSError, ValidationError):

@@ -24,6 +24,44 @@ THIS_HOST, SUCH_HOSTS = "this host", "hosts like this one"
 """Names of the calibrated machine in records; the second where the links between hosts were calibrated."""
 
 
+@dataclass(frozen=True)
+class WorkerCount:
+    """A number of workers, and the batch of their steps."""
+
+    nodes: int
+    workers: int
+    batch_size: int
+    """The global batch."""
+    samples: int
+    by: Unit = "nodes"
+    """The unit of the request."""
+
+    @property
+    def number(self) -> int:
+        """The requested number, of nodes or of workers."""
+        return self.workers if self.by == "workers" else self.nodes
+
+    @property
+    def rows(self) -> int:
+        """Rows of the worker that has the most."""
+        return -(-self.batch_size // self.workers)
+
+    @property
+    def busy(self) -> int:
+        """Workers that have any rows."""
+        return min(self.workers, self.batch_size)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in which every sample is used once."""
+        return -(-self.samples // self.batch_size)
+
+    def shares(self) -> list[int]:
+        """Return the rows of every worker, as a run divides a batch."""
+        rows, longer = divmod(self.batch_size, self.workers)
+        return [rows + (i < longer) for i in range(self.workers)]
+
+
 @with_field_docs
 @dataclass(frozen=True, kw_only=True)
 class SimulationRequest:
@@ -77,43 +115,14 @@ class SimulationRequest:
         """Return the numbers of nodes or workers, one per row."""
         return read_counts(self.workers or "" if self.nodes is None else self.nodes, self.by)
 
-
-@dataclass(frozen=True)
-class WorkerCount:
-    """A number of workers, and the batch of their steps."""
-
-    nodes: int
-    workers: int
-    batch_size: int
-    """The global batch."""
-    samples: int
-    by: Unit = "nodes"
-    """The unit of the request."""
-
-    @property
-    def number(self) -> int:
-        """The requested number, of nodes or of workers."""
-        return self.workers if self.by == "workers" else self.nodes
-
-    @property
-    def rows(self) -> int:
-        """Rows of the worker that has the most."""
-        return -(-self.batch_size // self.workers)
-
-    @property
-    def busy(self) -> int:
-        """Workers that have any rows."""
-        return min(self.workers, self.batch_size)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps in which every sample is used once."""
-        return -(-self.samples // self.batch_size)
-
-    def shares(self) -> list[int]:
-        """Return the rows of every worker, as a run divides a batch."""
-        rows, longer = divmod(self.batch_size, self.workers)
-        return [rows + (i < longer) for i in range(self.workers)]
+    def points(self, node_size: int, batch_size: int, samples: int) -> list[WorkerCount]:
+        """Return workers and batch of each row; a batch per worker grows with them, up to all `samples`."""
+        points = []
+        for number in self.counts():
+            nodes, workers = (number, number * node_size) if self.by == "nodes" else (-(-number // node_size), number)
+            batch = min(samples, self.batch_per_worker * workers) if self.batch_per_worker else batch_size
+            points.append(WorkerCount(nodes, workers, batch, samples, self.by))
+        return points
 
 
 def read_counts(text: str | int | Sequence[int], name: str = "nodes") -> list[int]:
@@ -203,21 +212,3 @@ def check_batch(
         return samples
     check(str(size).isdecimal() and int(size) >= 1, f"batch-size must be a whole number or 'full', got '{size}'")
     return min(int(size), samples)
-
-
-def make_points(
-    counts: Sequence[int],
-    by: Unit = "nodes",
-    *,
-    node_size: int,
-    samples: int,
-    batch_size: int,
-    batch_per_worker: int | None,
-) -> list[WorkerCount]:
-    """Return the workers and batch for each number of nodes or workers; a batch per worker grows with them."""
-    points = []
-    for number in counts:
-        nodes, workers = (number, number * node_size) if by == "nodes" else (-(-number // node_size), number)
-        batch = min(samples, batch_per_worker * workers) if batch_per_worker else batch_size
-        points.append(WorkerCount(nodes, workers, batch, samples, by))
-    return points

@@ -20,7 +20,7 @@ from manyhands.record.calibration import Calibration, differences, read_calibrat
 from manyhands.record.simulation import SimulationDir, SimulationRecord, SimulationRow, TrainedRow
 from manyhands.record.store import stem_of, write_record
 from manyhands.request import absolute
-from manyhands.simulation.parts import TaskNetwork, parts_path
+from manyhands.simulation.parts import TaskNetwork
 from manyhands.simulation.predict import Predicted, Predictor
 from manyhands.simulation.request import (
     MOST_FOLLOWED,
@@ -31,7 +31,6 @@ from manyhands.simulation.request import (
     check_batch,
     find_cluster,
     find_way,
-    make_points,
     read_syncs,
 )
 from manyhands.simulation.rows import Alone, make_rows
@@ -107,14 +106,8 @@ def _prepare(request: SimulationRequest, say: Callable[[str], None], observe: Ob
     per_worker = request.batch_per_worker
     batch_size = check_batch(request.batch_size, per_worker, network.config.batch_size, network.samples)
     one_node = cluster_name == THIS_HOST and request.by == "workers"  # all workers of this host are on one node
-    points = make_points(
-        counts,
-        request.by,
-        node_size=cluster.node_size if cluster is not None else max(counts) if one_node else 1,
-        samples=network.samples,
-        batch_size=batch_size,
-        batch_per_worker=per_worker,
-    )
+    node_size = cluster.node_size if cluster is not None else max(counts) if one_node else 1
+    points = request.points(node_size, batch_size, network.samples)
     if per_worker and (cut := [point for point in points if per_worker * point.workers > network.samples]):
         who, samples = f"{cut[0].number:,} {request.by}", f"{network.samples:,} samples"
         say(f"from {who} on a step has all {samples}, which is less than {per_worker:,} a worker")
@@ -128,8 +121,9 @@ def _prepare(request: SimulationRequest, say: Callable[[str], None], observe: Ob
     for sentence in warnings:
         say(sentence)
     alone = Alone.of(predictor, per_worker or batch_size)
-    details = (warnings, cluster_name, request.command, begun, observe)
-    return _Simulation(predictor, strategies, points, alone, training, *details)
+    return _Simulation(
+        predictor, strategies, points, alone, training, warnings, cluster_name, request.command, begun, observe
+    )
 
 
 def find_calibration(given: Path | Calibration | None, task: str, engine: str) -> tuple[Calibration, Path | None]:
@@ -140,7 +134,8 @@ def find_calibration(given: Path | Calibration | None, task: str, engine: str) -
     if isinstance(given, Calibration):
         return given, None
     path = given or calibration_path()
-    return read_calibration(path, absolute(task), engine, named=given is not None), parts_path(path)
+    parts = path.with_name(f"{path.stem}.parts.json")
+    return read_calibration(path, absolute(task), engine, named=given is not None), parts
 
 
 @final

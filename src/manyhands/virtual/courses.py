@@ -1,11 +1,12 @@
 """Ways to train n workers in one process: one worker on the global batches, or n replicas side by side."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from manyhands.config import RunConfig
 from manyhands.data import Dataset
@@ -23,7 +24,7 @@ from manyhands.training.caveats import causes_of
 from manyhands.training.plan import Plan
 from manyhands.training.step import compute_gradients
 from manyhands.virtual.delayed import DelayedGroup
-from manyhands.virtual.groups import ReplicaGroup, Replicas, StackGroup
+from manyhands.virtual.groups import ReplicaGroup, StackGroup
 from manyhands.virtual.rows import Feed
 
 MOST_STEPS = 32
@@ -87,25 +88,61 @@ class OneWorker(Course):
 
 @final
 class SideBySide(Course):
-    """All n replicas, which step alone until they exchange weights."""
+    """All n replicas, in groups with a thread each, which step alone until they exchange weights."""
 
-    def __init__(self, replica: Replica, replicas: Replicas, plan: Plan, every: int, *, mixes: bool) -> None:
-        """`replica` holds the mean of the others; `mixes` averages with both neighbours on a ring, not over all."""
-        self._mean, self._replicas, self._mixes = replica, replicas, mixes
+    def __init__(
+        self, replica: Replica, groups: Sequence[ReplicaGroup], plan: Plan, every: int, *, ring: bool, num_threads: int
+    ) -> None:
+        """`replica` is for the mean of all; on a `ring` each averages with its two neighbours only."""
+        self._replica, self._groups, self._ring = replica, groups, ring
         self.plan, self.every = plan, every
+        self._pool = ThreadPoolExecutor(num_threads)
+        self._buffers: list[Tensor] = []
+        """One per group, for the weights after averaging on a ring."""
 
     def run(self, steps: range) -> list[float]:
-        losses = self._replicas.run(steps)
-        if steps.stop % self.every == 0:
-            self._replicas.mix_() if self._mixes else self._replicas.average_()
+        of_groups = list(self._pool.map(lambda group: group.run(steps), self._groups))
+        losses: list[float] = torch.stack(of_groups).double().sum(0).tolist()
+        if steps.stop % self.every == 0 and self._ring:
+            self._mix_()
+        elif steps.stop % self.every == 0:
+            mean = self._mean()
+            for group in self._groups:
+                group.set_(mean)
         return losses
 
     def settled(self) -> nn.Module:
-        self._mean.params.copy_(self._replicas.mean())
-        return self._mean.module
+        self._replica.params.copy_(self._mean())
+        return self._replica.module
 
     def close(self) -> None:
-        self._replicas.close()
+        self._pool.shutdown(cancel_futures=True)
+
+    def _mean(self) -> Tensor:
+        totals = list(self._pool.map(lambda group: group.total(), self._groups))
+        return torch.stack(totals).sum(0).div_(self.plan.size)
+
+    def _mix_(self) -> None:
+        if self.plan.size == 1:
+            return
+        parts = list(self._pool.map(lambda group: group.rows(), self._groups))
+        rows = [row for part in parts for row in part]
+        if not self._buffers:
+            self._buffers = [torch.empty_like(part) for part in parts]
+        mixed = list(self._pool.map(lambda group, out: _ring_means(group, rows, out), self._groups, self._buffers))
+        self._buffers = [group.exchange(part) for group, part in zip(self._groups, mixed, strict=True)]
+
+
+@torch.no_grad()
+def _ring_means(group: ReplicaGroup, rows: Sequence[Tensor], out: Tensor) -> Tensor:
+    """Fill `out` with the means of each row of `group` and its neighbours, row by row, which stays in the cache."""
+    size = len(rows)
+    for mean, i in zip(out, range(group.workers.start, group.workers.stop), strict=True):
+        torch.add(rows[i], rows[i - 1], out=mean)
+        if size > 2:
+            mean.add_(rows[(i + 1) % size])
+        mean.div_(min(3, size))
+    return out
 
 
 def course_of(strategy: Sync, task: Task, config: RunConfig, data: Dataset, device: torch.device) -> Course | None:
@@ -122,8 +159,7 @@ def course_of(strategy: Sync, task: Task, config: RunConfig, data: Dataset, devi
     groups = _groups(task, config, data, replica, feed, every, num_threads)
     if groups is None:
         return None
-    replicas = Replicas(groups, num_threads)
-    return SideBySide(replica, replicas, plan, every, mixes=strategy.pattern == "ring")
+    return SideBySide(replica, groups, plan, every, ring=strategy.pattern == "ring", num_threads=num_threads)
 
 
 def _groups(
@@ -136,8 +172,10 @@ def _groups(
     delayed = replica if isinstance(replica, FusedReplica) and is_plain(replica.update.optimizer) else None
     if delayed is not None and not replica.params.is_cuda:
         most = MOST_DELAYED
+    num_groups = min(config.size, num_threads * -(-config.size // (num_threads * most)))  # equally many per thread
     groups: list[ReplicaGroup] = []
-    for workers in _cut(config.size, num_threads, most):
+    for i in range(num_groups):
+        workers = slice(*cut(config.size, num_groups, i))
         if delayed is not None:
             groups.append(DelayedGroup(workers, delayed, str(task.loss), every, feed))
             continue
@@ -146,13 +184,6 @@ def _groups(
             return None
         groups.append(StackGroup(workers, models, feed))
     return groups
-
-
-def _cut(size: int, threads: int, most: int) -> list[slice]:
-    """Cut `size` replicas into slices of at most `most` and nearly equal length, equally many for each thread."""
-    rounds = -(-size // (threads * most))
-    parts = min(size, threads * rounds)
-    return [slice(*cut(size, parts, i)) for i in range(parts)]
 
 
 def for_small(config: RunConfig, replica: Replica, rows: int) -> RunConfig:

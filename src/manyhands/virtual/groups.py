@@ -1,8 +1,6 @@
-"""Groups of replicas that step alone between two exchanges, one thread per group."""
+"""Groups of replicas that step alone between two exchanges."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import final
 
 import torch
@@ -75,56 +73,3 @@ class StackGroup(ReplicaGroup):
     def exchange(self, rows: Tensor) -> Tensor:
         self._models.params.copy_(rows)
         return rows
-
-
-@final
-class Replicas:
-    """All n replicas, and the exchanges between them."""
-
-    def __init__(self, groups: Sequence[ReplicaGroup], num_threads: int) -> None:
-        self._groups, self._pool = groups, ThreadPoolExecutor(num_threads)
-        self._size = max(group.workers.stop for group in groups)
-        self._buffers: list[Tensor] = []
-        """One per group, for the weights after a mixing."""
-
-    def close(self) -> None:
-        """End the pool of threads."""
-        self._pool.shutdown(cancel_futures=True)
-
-    def run(self, steps: range) -> list[float]:
-        """Take `steps` with every replica alone; return the loss of each step over its global batch."""
-        of_groups = list(self._pool.map(lambda group: group.run(steps), self._groups))
-        losses: list[float] = torch.stack(of_groups).double().sum(0).tolist()
-        return losses
-
-    def mean(self) -> Tensor:
-        """Return the mean of the replicas' weights."""
-        totals = list(self._pool.map(lambda group: group.total(), self._groups))
-        return torch.stack(totals).sum(0).div_(self._size)
-
-    def average_(self) -> None:
-        """Give every replica the mean of all weights."""
-        mean = self.mean()
-        for group in self._groups:
-            group.set_(mean)
-
-    def mix_(self) -> None:
-        """Give each replica the mean of its own weights and those of its two neighbours on the ring."""
-        if self._size == 1:
-            return
-        parts = list(self._pool.map(lambda group: group.rows(), self._groups))
-        rows = [row for part in parts for row in part]
-        if not self._buffers:
-            self._buffers = [torch.empty_like(part) for part in parts]
-        mixed = list(self._pool.map(lambda group, out: self._mixed(group, rows, out), self._groups, self._buffers))
-        self._buffers = [group.exchange(part) for group, part in zip(self._groups, mixed, strict=True)]
-
-    @torch.no_grad()
-    def _mixed(self, group: ReplicaGroup, rows: Sequence[Tensor], out: Tensor) -> Tensor:
-        """Fill `out` row by row, so that each row stays in the cache."""
-        for mean, i in zip(out, range(group.workers.start, group.workers.stop), strict=True):
-            torch.add(rows[i], rows[i - 1], out=mean)
-            if self._size > 2:
-                mean.add_(rows[(i + 1) % self._size])
-            mean.div_(min(3, self._size))
-        return out

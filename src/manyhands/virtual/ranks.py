@@ -26,12 +26,19 @@ def take_turns(
     config: RunConfig, task: Task, ready: Ready, machine: Machine, run: RunDir, scores: Scores
 ) -> tuple[RunRecord, list[float]]:
     """Train on virtual ranks with the clocks of `machine`; return the record and the end of each step."""
-    clocks, world = _Clocks(scores.plan.steps), SimWorld(num_ranks(config), machine)
+    world, watches = SimWorld(num_ranks(config), machine), list[_Watch]()
+    ends_s, num_ended = [0.0] * scores.plan.steps, [0] * scores.plan.steps
 
     def after_step(comm: Comm, replica: Replica, strategy: Sync, step: int) -> None:
-        is_last = clocks.end(step, comm.clock()) == config.size
-        if step + 1 in scores.steps[:-1]:
-            _evaluate(comm, replica, strategy, step + 1, scores, is_last=is_last)
+        ends_s[step] = max(ends_s[step], comm.clock())
+        num_ended[step] += 1
+        is_last = num_ended[step] == config.size
+        if step + 1 in scores.steps[:-1] and strategy.lockstep:
+            with settled(strategy, replica, comm):
+                if comm.rank == 0:
+                    scores.take(replica.module, step + 1)
+        elif step + 1 in scores.steps[:-1] and is_last:  # it has just received the servers' weights
+            scores.take(replica.module, step + 1)
         if is_last:
             scores.report(step + 1, math.nan)
 
@@ -40,7 +47,8 @@ def take_turns(
     job = Job(quiet, run, task=task, data=ready.data, read_s=ready.read_s, after_step=after_step)
 
     def work(comm: SimComm) -> dict[str, Any]:
-        watch = _Watch(comm, machine, clocks, is_worker=comm.rank < config.size)
+        watch = _Watch(comm, machine, is_worker=comm.rank < config.size)
+        watches.append(watch)
         try:
             return train_rank(comm, job, watch)
         except Exception as error:
@@ -49,44 +57,24 @@ def take_turns(
     with process_settings(config, 1, facts.cores()):
         record = RunRecord.model_validate(world.run(work)[0])
     scores.evaluations[record.steps] = Evaluation(record.test_loss, record.test_accuracy)
-    return record, [end_s - clocks.begun_s for end_s in clocks.ends_s]
-
-
-def _evaluate(comm: Comm, replica: Replica, strategy: Sync, step: int, scores: Scores, *, is_last: bool) -> None:
-    if strategy.lockstep:
-        with settled(strategy, replica, comm):
-            if comm.rank == 0:
-                scores.take(replica.module, step)
-    elif is_last:  # it has just received the servers' weights
-        scores.take(replica.module, step)
-
-
-@final
-class _Clocks:
-    """Virtual times at which the first worker began, and at which the last ended each step."""
-
-    def __init__(self, steps: int) -> None:
-        self.begun_s, self.ends_s, self._num_ended = math.inf, [0.0] * steps, [0] * steps
-
-    def end(self, step: int, now_s: float) -> int:
-        """Record that a worker has ended `step`; return how many workers have."""
-        self.ends_s[step] = max(self.ends_s[step], now_s)
-        self._num_ended[step] += 1
-        return self._num_ended[step]
+    begun_s = min(watch.begun_s for watch in watches)
+    return record, [end_s - begun_s for end_s in ends_s]
 
 
 @final
 class _Watch:
     """Advances a rank's clock by the time of its compute; progress is shown by `Scores`, since seconds are virtual."""
 
-    def __init__(self, comm: SimComm, machine: Machine, clocks: _Clocks, *, is_worker: bool) -> None:
-        self._comm, self._machine, self._clocks, self._is_worker = comm, machine, clocks, is_worker
+    def __init__(self, comm: SimComm, machine: Machine, *, is_worker: bool) -> None:
+        self._comm, self._machine, self._is_worker = comm, machine, is_worker
         self.step = -1
+        self.begun_s = math.inf
+        """When a worker began its first step."""
 
     def at(self, step: int) -> None:
         """Advance the clock by a worker's step or a server's update."""
         if self._is_worker and step == 0:
-            self._clocks.begun_s = min(self._clocks.begun_s, self._comm.clock())
+            self.begun_s = self._comm.clock()
         self.step = step
         rank, machine = self._comm.rank, self._machine
         self._comm.advance(machine.step_s(rank))

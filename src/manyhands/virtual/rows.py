@@ -2,13 +2,14 @@
 
 import threading
 from dataclasses import replace
+from itertools import accumulate
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from manyhands.data.order import cut
-from manyhands.training.plan import Indices, Plan
+from manyhands.training.plan import Plan
 
 
 class Share(NamedTuple):
@@ -53,20 +54,23 @@ class Feed:
             return self._epochs[number]
 
     def _cut(self, epoch: int) -> Share:
-        plan, batches = self.plan, self.plan.batches(epoch)
-        places, weights, start = [], [], 0
-        for size in map(_length, batches):
+        plan, sizes = self.plan, [len(batch) for batch in _batches(self.plan, epoch)]
+        places, weights = [], []
+        for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False):
             place, real = _places(size, plan.size, self.width)
             places.append(start + place)
             weights.append(real.to(self._dtype) / size)
-            start += size
         place = torch.stack(places, 1)
         if plan.own_split:
-            orders = [_order(replace(plan, rank=rank).batches(epoch)) for rank in range(plan.size)]
+            orders = [torch.cat(_batches(replace(plan, rank=rank), epoch)) for rank in range(plan.size)]
             rows = torch.stack([order[place[rank]] for rank, order in enumerate(orders)])
         else:
-            rows = _order(batches)[place]
+            rows = torch.cat(_batches(plan, epoch))[place]
         return Share(rows, torch.stack(weights, 1).to(plan.split.y.device))
+
+
+def _batches(plan: Plan, epoch: int) -> list[Tensor]:
+    return [torch.arange(b.start, b.stop) if isinstance(b, slice) else b for b in plan.batches(epoch)]
 
 
 def _places(size: int, workers: int, width: int) -> tuple[Tensor, Tensor]:
@@ -76,11 +80,3 @@ def _places(size: int, workers: int, width: int) -> tuple[Tensor, Tensor]:
     place = start + torch.arange(width)
     # A short share is padded with its last row, which is computed anyway.
     return torch.minimum(place, stop - 1).clamp(min=0), place < stop
-
-
-def _order(batches: list[Indices]) -> Tensor:
-    return torch.cat([torch.arange(b.start, b.stop) if isinstance(b, slice) else b for b in batches])
-
-
-def _length(batch: Indices) -> int:
-    return batch.stop - batch.start if isinstance(batch, slice) else len(batch)

@@ -124,17 +124,14 @@ def prepare(task: str | Task, nodes: int, *, sync: str, **options: Any) -> Prepa
     config = resolve(name, {**options, "sync": sync, "engine": "sim", "workers": nodes}, loaded)
     prepared = Prepared(config, loaded, make_sync(config.sync), preflight(config, loaded))
     if not prepared.strategy.exact:
-        replica_bytes, free = 2 * prepared.ready.replica.params.nbytes, _free_bytes()  # weights and gradients
+        replica_bytes = 2 * prepared.ready.replica.params.nbytes  # weights and gradients
+        free = int(psutil.virtual_memory().available)
         check(
             config.size * replica_bytes <= free,
             f"{config.size:,} replicas of {num_bytes(replica_bytes)} each do not fit into the {num_bytes(free)} of "
             "memory that are free; name fewer nodes",
         )
     return prepared
-
-
-def _free_bytes() -> int:
-    return int(psutil.virtual_memory().available)
 
 
 def _scene_of(plan: Plan, strategy: Sync, ready: Ready) -> Scene:
@@ -166,7 +163,10 @@ def _follow(course: Course, config: RunConfig, scores: Scores, method: Method) -
         for stop in scores.steps:
             for steps in course.parts(len(losses), stop):
                 losses += course.run(steps)
-                _check_finite(losses[steps.start :], steps.start)
+                for i in steps:
+                    if not math.isfinite(losses[i]):
+                        advice = "try a smaller --lr, or look at the data"
+                        raise Diverged(f"the loss became {losses[i]} at step {i + 1}; {advice}")
                 scores.report(steps.stop, losses[-1])
             scores.take(course.settled(), stop)
             scores.report(stop, losses[-1])
@@ -246,9 +246,3 @@ def _points(plan: Plan, result: VirtualResult, ends: list[float]) -> list[Virtua
         )
         before = step
     return points
-
-
-def _check_finite(losses: list[float], first: int) -> None:
-    for i, loss in enumerate(losses):
-        if not math.isfinite(loss):
-            raise Diverged(f"the loss became {loss} at step {first + i + 1}; try a smaller --lr, or look at the data")

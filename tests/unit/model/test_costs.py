@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from message_machine import PLANS, Machine, Schedule, among, rank_has_its_result
 
 from manyhands.errors import UserError
-from manyhands.model.cluster import READY_LINKS, Cluster
+from manyhands.model.cluster import READY_LINKS, Cluster, LinkSpec
 from manyhands.model.collectives import ALGORITHMS, algorithms, best_s
 from manyhands.model.hierarchy import PARTS, call_s, hierarchical_s
 from manyhands.model.links import Link
@@ -28,6 +28,11 @@ def links(draw: st.DrawFn) -> Link:
     """Draw links whose ports are busy all through α, as the classic model has them."""
     alpha = draw(st.floats(0, 1e-2))
     return Link(alpha, draw(st.floats(1e-12, 1e-6)), alpha)
+
+
+def spec_of(link: Link) -> LinkSpec:
+    latency_us = 1e6 * link.alpha_s
+    return LinkSpec(latency_us=latency_us, gigabit_per_s=8e-9 / link.beta_s_per_byte, overhead_us=latency_us)
 
 
 def carried_out(call: str, name: str, p: int, num_bytes: float, link: Link, gamma: float) -> float:
@@ -160,6 +165,8 @@ def test_hierarchies_are_exact(
     call: str, nodes: int, size: int, n: float, inside: Link, between: Link, gamma: float
 ) -> None:
     """The parts are carried out one after the other by the algorithms that were found best for them."""
+    cluster = Cluster(nodes=nodes, cores=size, inside=spec_of(inside), between=spec_of(between))
+    inside, between = cluster.inside.link(), cluster.between.link()
     machine = Machine(nodes * size, 1, lambda a, b: inside if a // size == b // size else between, gamma)
     for part in PARTS[call]:
         p, link = (size, inside) if part.inside else (nodes, between)
@@ -174,7 +181,7 @@ def test_hierarchies_are_exact(
         machine.run(schedule, plan.chunk_bytes(p, n))
     for rank, chunks in enumerate(machine.values):
         assert rank_has_its_result(call, nodes * size, rank, chunks)
-    cost = float(hierarchical_s(call, nodes, size, n, inside, between, gamma))
+    cost = float(hierarchical_s(call, nodes, size, n, cluster, gamma))
     assert cost == about(float(machine.clock.max()))
 
 

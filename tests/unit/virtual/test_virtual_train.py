@@ -3,8 +3,10 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from made_up_machine import ETHERNET, OUTLINE, calibration
@@ -20,7 +22,6 @@ from manyhands.sync import make as make_sync
 from manyhands.virtual import courses as virtual_courses
 from manyhands.virtual import delayed as virtual_delayed
 from manyhands.virtual import events as virtual_events
-from manyhands.virtual import train as virtual
 from manyhands.virtual.events import Scene, simulate_steps
 from manyhands.virtual.train import train_virtually
 
@@ -222,7 +223,7 @@ def test_a_bad_request_is_one_sentence(nodes: int, options: dict[str, Any], sent
 
 
 def test_more_replicas_than_fit_into_memory(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(virtual, "_free_bytes", lambda: 10_000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10_000))
     with pytest.raises(UserError, match=r"50 replicas of .* each do not fit into the 10.0 kB of memory"):
         train_virtually(tiny("mlp"), 50, sync="local-sgd", machine=Instant())
     assert train_virtually(tiny("mlp"), 50, machine=Instant(), steps=1).method == "one-worker"
@@ -237,8 +238,6 @@ def test_a_run_that_diverges_says_when(sync: str, tiny: Tiny) -> None:
 @pytest.mark.parametrize("sync", ["allreduce", "overlap", "local-sgd:period=4"])
 def test_a_calibrated_machine_takes_the_time_that_a_simulation_predicts(sync: str) -> None:
     scene = Scene(make_sync(sync), 4, OUTLINE, steps_per_epoch=1000)
-    machines = [
-        CalibratedMachine(calibration(), "mlp", engine="mpi", cluster=ETHERNET, workers=4, rows_per_worker=8)
-    ] * 2
-    ends = virtual_events.step_ends(scene, machines[0], 40, seed=0)
-    assert ends[-1] / 40 == pytest.approx(simulate_steps(scene, machines[1], 40).step_s, rel=0.01)
+    machine = CalibratedMachine(calibration(), "mlp", engine="mpi", cluster=ETHERNET, workers=4, rows_per_worker=8)
+    ends = virtual_events.step_ends(scene, machine, 40, seed=0)
+    assert ends[-1] / 40 == pytest.approx(simulate_steps(scene, machine, 40).step_s, rel=0.01)
