@@ -10,7 +10,7 @@ from manyhands.model.cluster import Cluster
 from manyhands.record.simulation import Estimate
 from manyhands.simulation.predict import Predicted, Predictor
 from manyhands.simulation.request import WorkerCount
-from manyhands.simulation.rows import failures_in, with_failures
+from manyhands.simulation.rows import with_failures
 from manyhands.simulation.solo import NoClosedForm
 from manyhands.simulation.spread import estimate
 from manyhands.sync import Sync
@@ -128,7 +128,7 @@ def time_to(candidate: Candidate, steps: Estimate, cluster: Cluster | None) -> E
     """Return what so many steps take, with failures where the cluster has some."""
     sound = product(steps, candidate.step_s)
     ranks = candidate.workers + candidate.found.servers
-    return with_failures(failures_in(sound.value, ranks, cluster), sound)
+    return with_failures(sound, ranks, cluster)[0]
 
 
 def cost_of(candidate: Candidate, time_s: Estimate, cluster: Cluster | None) -> Estimate | None:

@@ -15,54 +15,30 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from manyhands.errors import unknown
 from manyhands.model.links import Floats, Link
 
 Formula = Callable[[Floats, Floats, Link, float], Floats]
 """Seconds from the call until the last rank is done, given p, n, the link and γ."""
 
-ALGORITHMS: dict[str, dict[str, Formula]] = {}
-"""The formulas of each call, by the name of the algorithm."""
-
-
-def algorithm(call: str, name: str) -> Callable[[Formula], Formula]:
-    """Register the decorated formula as algorithm `name` of `call`."""
-
-    def register(formula: Formula) -> Formula:
-        assert name not in ALGORITHMS.setdefault(call, {})
-        ALGORITHMS[call][name] = formula
-        return formula
-
-    return register
-
-
-def algorithms(call: str) -> dict[str, Formula]:
-    """Return the formulas of `call` by the names of their algorithms."""
-    if call not in ALGORITHMS:
-        unknown("call", call, ALGORITHMS)
-    return ALGORITHMS[call]
-
 
 def best_s(call: str, p: npt.ArrayLike, num_bytes: npt.ArrayLike, link: Link, gamma_s_per_byte: float = 0.0) -> Floats:
     """Return the cost of the cheapest algorithm, which MPI libraries approximate by tables of thresholds."""
     ranks, n = np.broadcast_arrays(np.asarray(p, dtype=np.float64), np.asarray(num_bytes, dtype=np.float64))
-    return np.stack([formula(ranks, n, link, gamma_s_per_byte) for formula in algorithms(call).values()]).min(axis=0)
+    costs = np.stack([formula(ranks, n, link, gamma_s_per_byte) for formula in ALGORITHMS[call].values()])
+    return np.asarray(costs.min(axis=0))
 
 
-@algorithm("all-reduce", "ring")
 def ring_all_reduce(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Reduce-scatter around a ring, then all-gather around it."""
     return pairwise_reduce_scatter(p, n, link, gamma) + ring_all_gather(p, n / p, link, gamma)
 
 
-@algorithm("all-reduce", "recursive-doubling")
 def recursive_doubling_all_reduce(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Exchange whole tensors at distances 1, 2, 4 …; ranks beyond a power of two first send theirs to a neighbour."""
     butterfly = _lg_floor(p) * (link.turns * link.message_s(n) + n * gamma)
     return butterfly + _beyond_power(p) * (2 * link.message_s(n) + n * gamma)
 
 
-@algorithm("all-reduce", "rabenseifner")
 def rabenseifner_all_reduce(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Reduce-scatter by recursive halving, all-gather by recursive doubling, both among a power of two of ranks."""
     q = power_below(p)
@@ -70,19 +46,16 @@ def rabenseifner_all_reduce(p: Floats, n: Floats, link: Link, gamma: float) -> F
     return inner + _fold(p, n, link, gamma) + _beyond_power(p) * link.message_s(n)
 
 
-@algorithm("all-reduce", "reduce-broadcast")
 def reduce_broadcast(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Reduce up a binomial tree, then broadcast the sum down it."""
     return binomial_reduce(p, n, link, gamma) + binomial_broadcast(p, n, link, gamma)
 
 
-@algorithm("reduce", "binomial")
 def binomial_reduce(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Reduce up a binomial tree."""
     return _lg_ceil(p) * (link.message_s(n) + n * gamma)
 
 
-@algorithm("reduce", "rabenseifner")
 def rabenseifner_reduce(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Reduce-scatter by recursive halving, then gather the pieces up a binomial tree."""
     q = power_below(p)
@@ -90,63 +63,52 @@ def rabenseifner_reduce(p: Floats, n: Floats, link: Link, gamma: float) -> Float
     return inner + _fold(p, n, link, gamma)
 
 
-@algorithm("broadcast", "binomial")
 def binomial_broadcast(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Broadcast down a binomial tree."""
     return _lg_ceil(p) * link.message_s(n)
 
 
-@algorithm("broadcast", "scatter-ring")
 def scatter_ring(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Scatter pieces down a binomial tree, then pass them around a ring (van de Geijn)."""
     return binomial_scatter(p, n / p, link, gamma) + ring_all_gather(p, n / p, link, gamma)
 
 
-@algorithm("broadcast", "scatter-doubling")
 def scatter_doubling(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Scatter pieces down a binomial tree, then gather them everywhere by recursive doubling."""
     scatter = binomial_scatter(p, n / p, link, gamma)
     return scatter + recursive_doubling_all_gather(p, n / p, link, gamma)
 
 
-@algorithm("all-gather", "ring")
 def ring_all_gather(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Pass every rank's tensor around a ring."""
     return link.turns * (p - 1) * link.message_s(n)
 
 
-@algorithm("all-gather", "recursive-doubling")
 def recursive_doubling_all_gather(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Exchange all data gathered so far with partners at distances 1, 2, 4 …; Bruck's variant for other p."""
     return link.turns * (_lg_ceil(p) * link.alpha_s + (p - 1) * n * link.beta_s_per_byte)
 
 
-@algorithm("reduce-scatter", "pairwise")
 def pairwise_reduce_scatter(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Send each rank its piece directly, or around a ring, which costs the same."""
     return (p - 1) * (link.turns * link.message_s(n / p) + n / p * gamma)
 
 
-@algorithm("reduce-scatter", "recursive-halving")
 def recursive_halving(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Run the all-gather by recursive doubling backwards."""
     return recursive_doubling_all_gather(p, n / p, link, gamma) + (p - 1) / p * n * gamma
 
 
-@algorithm("gather", "binomial")
-@algorithm("scatter", "binomial")
 def binomial_scatter(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Send each rank its tensor down a binomial tree; a gather is the reverse, at the same cost."""
     return _lg_ceil(p) * link.alpha_s + (p - 1) * n * link.beta_s_per_byte
 
 
-@algorithm("barrier", "dissemination")
 def dissemination(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Signal ranks at distances 1, 2, 4 …"""
     return link.turns * _lg_ceil(p) * link.alpha_s
 
 
-@algorithm("send", "direct")
 def direct(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
     """Send one message from one rank to another."""
     return np.where(p > 1, link.message_s(n), 0.0)
@@ -174,3 +136,22 @@ def power_below(p: Floats) -> Floats:
 def _beyond_power(p: Floats) -> Floats:
     """Return 1 where p is not a power of two, else 0."""
     return (power_below(p) < p).astype(np.float64)
+
+
+ALGORITHMS: dict[str, dict[str, Formula]] = {
+    "all-reduce": {
+        "ring": ring_all_reduce,
+        "recursive-doubling": recursive_doubling_all_reduce,
+        "rabenseifner": rabenseifner_all_reduce,
+        "reduce-broadcast": reduce_broadcast,
+    },
+    "reduce": {"binomial": binomial_reduce, "rabenseifner": rabenseifner_reduce},
+    "broadcast": {"binomial": binomial_broadcast, "scatter-ring": scatter_ring, "scatter-doubling": scatter_doubling},
+    "all-gather": {"ring": ring_all_gather, "recursive-doubling": recursive_doubling_all_gather},
+    "reduce-scatter": {"pairwise": pairwise_reduce_scatter, "recursive-halving": recursive_halving},
+    "scatter": {"binomial": binomial_scatter},
+    "gather": {"binomial": binomial_scatter},
+    "barrier": {"dissemination": dissemination},
+    "send": {"direct": direct},
+}
+"""The formulas of each call, by the name of the algorithm."""

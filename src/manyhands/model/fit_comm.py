@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.optimize import minimize, nnls
 
-from manyhands.model.collectives import Formula, algorithms
+from manyhands.model.collectives import ALGORITHMS, Formula
 from manyhands.model.links import Floats, Link
 from manyhands.model.mpich import chosen
 from manyhands.model.slices import SLICES
@@ -119,7 +119,7 @@ def _formulas(model: CommModel, call: str, p: float, num_bytes: float) -> list[F
         return [SLICES[call]]
     if model in ("mpich", "mpich-hosts"):
         return [chosen(call, p, num_bytes, between_hosts=model == "mpich-hosts")]
-    return list(algorithms(call).values())
+    return list(ALGORITHMS[call].values())
 
 
 def _apply(formula: Formula, p: float, num_bytes: float, link: Link, gamma_s_per_byte: float) -> float:

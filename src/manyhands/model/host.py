@@ -34,6 +34,7 @@ class HostCalls:
         self, costs: CommCosts, in_steps: Sequence[CallTimes] = (), lock_us: Mapping[int, float] | None = None
     ) -> None:
         self._costs, self._lock_us = costs, lock_us or {}
+        self._locked = costs.model == "slices" and 2 in self._lock_us  # ranks are threads, which queue for the lock
         self._in_steps = in_steps
         replaced = {(point.call, point.ranks, point.num_bytes) for point in in_steps}
         alone = [p for p in costs.points if (p.call, p.ranks, p.num_bytes) not in replaced]
@@ -102,11 +103,6 @@ class HostCalls:
     def _lock_factor(self, ranks: int) -> float:
         """Return the slow-down of acquiring the lock relative to two threads; 1 where ranks are not threads."""
         return lock_slow_down(self._lock_us, self._costs.ranks, ranks).value if self._locked else 1.0
-
-    @property
-    def _locked(self) -> bool:
-        """Whether ranks are threads, which queue for the interpreter's lock."""
-        return self._costs.model == "slices" and 2 in self._lock_us
 
     def _extrapolated_s(self, call: str, measured: int, p: int, num_bytes: float) -> float:
         """Return the formula's time for p ranks plus its residual at `measured` ranks.

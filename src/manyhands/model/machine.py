@@ -51,8 +51,12 @@ class CalibratedMachine(Machine):
         pushes: Gradients that a server adds up for one update: those of all workers where they go in lockstep.
         period: Steps per exchange.
         """
-        _check_calibrated(calibration, task, engine, cluster)
         comm, costs = calibration.comms[engine], calibration.tasks[task]
+        check(
+            cluster is None or cluster.node_size == 1 or not comm.apart,
+            f"engine {engine} was calibrated between hosts with one worker each, so the slow-down of several workers "
+            "on one node is unknown; give a calibration of one host, or nodes of one core",
+        )
         self._num_workers, self._num_servers, self._num_ranks = workers, servers, workers + servers
         self.cluster = cluster or _this_host(comm, self._num_ranks)
         """The simulated cluster; without one, this host with a core for each rank."""
@@ -61,6 +65,8 @@ class CalibratedMachine(Machine):
         in_steps = [call for point in calibration.crowd(engine, task) for call in point.exchanges]
         host = HostCalls(comm, in_steps, calibration.cores.lock_us)
         self._host = host if cluster is None else None
+        self.on_host = cluster is None
+        """Whether the calibrated host itself is simulated, whose calls were measured."""
         self.gamma_s_per_byte = host.gamma_s_per_byte
         """γ of calls between cores of the calibrated machine."""
         touch_s = 1e-3 * undisturbed(costs.touch_ms)
@@ -194,20 +200,6 @@ class _Draws:
             drawn[mask] = slowest.quantile_s(levels[mask])
         times_s: list[list[float]] = (drawn * self._factors[:, None]).tolist()
         return times_s
-
-
-def _check_calibrated(calibration: Calibration, task: str, engine: str, cluster: Cluster | None) -> None:
-    check(task in calibration.tasks, f"task '{task}' is not calibrated; run 'manyhands calibrate {task}'")
-    command = f"manyhands calibrate {task} --engines {engine}"
-    measured = engine in calibration.comms and calibration.crowd(engine, task)
-    check(bool(measured), f"engine {engine} is not calibrated with task '{task}'; run '{command}'")
-    if cluster is not None and cluster.node_size > 1:
-        check(
-            not calibration.comms[engine].apart,
-            f"engine {engine} was calibrated between hosts with one worker each, so that nobody knows how much "
-            f"{cluster.node_size} workers of a node disturb each other; "
-            "give a calibration of one host, or nodes of one core",
-        )
 
 
 def _this_host(comm: CommCosts, cores: int) -> Cluster:

@@ -8,7 +8,7 @@ together, since the partner's clear-to-send queues behind the neighbour's own da
 
 import numpy as np
 
-from manyhands.model.collectives import Formula, algorithms, power_below, rabenseifner_all_reduce, rabenseifner_reduce
+from manyhands.model.collectives import ALGORITHMS, Formula, power_below, rabenseifner_all_reduce, rabenseifner_reduce
 from manyhands.model.links import Floats, Link
 
 SHORT_REDUCE = 2048
@@ -23,7 +23,7 @@ LONG_SCATTER = 524_288
 def chosen(call: str, p: float, num_bytes: float, *, between_hosts: bool = False) -> Formula:
     """Return the formula of the algorithm that MPICH uses for `call` among p ranks."""
     power = p == power_below(np.asarray(float(p)))
-    formulas = algorithms(call)
+    formulas = ALGORITHMS[call]
     match call:
         case "all-reduce":
             return halving_all_reduce if num_bytes > SHORT_REDUCE else formulas["recursive-doubling"]

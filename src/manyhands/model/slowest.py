@@ -108,7 +108,7 @@ class Slowest:
         """Integrate the tail's quantiles over Z < tail_share; Z, the probability above the maximum, is Beta(1, p)."""
         in_tail = -np.expm1(sizes * np.log1p(-self.tail_share))
         if self.shape == 0:
-            # Σ (1 − (1 − tail_share)^k) / k for k = 1 … p is the expectation of −log(Z / tail_share) over Z < tail_share.
+            # E[−log(Z / tail_share); Z < tail_share] = Σ (1 − (1 − tail_share)^k) / k for k = 1 … p.
             k = np.arange(1, sizes.max() + 1)
             excess = np.cumsum(-np.expm1(k * np.log1p(-self.tail_share)) / k)[sizes - 1]
         else:

@@ -3,10 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-QUIET = 0.25
-"""Quantile of repeated measurements below which other programs hardly ever interfere."""
-
 
 def undisturbed(samples: npt.ArrayLike) -> float:
     """Return the lower quartile: close to the median on a quiet machine, and robust against load on a busy one."""
-    return float(np.quantile(np.asarray(samples, dtype=np.float64), QUIET))
+    return float(np.quantile(np.asarray(samples, dtype=np.float64), 0.25))

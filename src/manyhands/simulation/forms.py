@@ -50,8 +50,6 @@ class AlikeCounts:
     """That of any of the numbers."""
     times: StepTimes
     """Of the worker with the most rows, on a core of the calibrated machine."""
-    on_host: bool
-    """Whether the calibrated machine itself is simulated, whose calls were measured."""
 
     @property
     def serial_s(self) -> float:
@@ -103,7 +101,7 @@ class AlikeCounts:
     def call_s(self, call: str, num_bytes: float) -> Floats:
         """Return the cost of a call among all workers."""
         machine = self.machine
-        if self.on_host:
+        if machine.on_host:
             return np.array([machine.call_s(call, int(p), num_bytes) for p in self.workers])
         return call_s(call, self.workers, num_bytes, machine.cluster, machine.gamma_s_per_byte)
 

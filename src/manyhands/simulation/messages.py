@@ -28,7 +28,7 @@ class Exchange:
     """The terms of the closed forms, for one number of workers."""
 
     def __init__(self, series: AlikeCounts) -> None:
-        self._series, self._machine, self._cluster = series, series.machine, series.machine.cluster
+        self.series, self._machine, self._cluster = series, series.machine, series.machine.cluster
         scene = series.scene
         self.workers, self.servers = scene.workers, scene.strategy.num_servers()
         self.num_bytes = scene.outline.num_bytes
@@ -63,10 +63,6 @@ class Exchange:
         draws, order = max(8, DRAWN // self.workers), np.arange(self.workers)
         arrivals = np.sort(self.computed_s(draws, self.workers) + busy_s * order, axis=1)
         return float((arrivals + busy_s * order[::-1]).max(axis=1).mean())
-
-    def straggling_s(self) -> float:
-        """Return the time per step by which the slowest worker is behind the mean at a meeting."""
-        return float((self._series.without_exchange_s(self.in_a_row) - self._series.without_exchange_s(0))[0])
 
     def split(self, step_s: float, serial_s: float) -> StepSplit:
         """Attribute to communication all time that is neither compute nor serial, since waiting is not separable."""
@@ -113,7 +109,8 @@ def _asynchronous_servers(ex: Exchange) -> StepSplit:
     update_s = (ex.update_s + pass_s) / ex.servers
     cycle_s = alone_s + pass_s + ex.loop_s + 2 * latency_s + (ex.servers + 1) * busy_s + update_s
     service_s = max(busy_s, update_s)
-    step_s = max(cycle_s + ex.straggling_s(), ex.workers * service_s)
+    straggling_s = float((ex.series.without_exchange_s(ex.in_a_row) - ex.series.without_exchange_s(0))[0])
+    step_s = max(cycle_s + straggling_s, ex.workers * service_s)
     return ex.split(step_s + min(cycle_s, (ex.workers - 1) * service_s) / ex.in_a_row, pass_s + ex.loop_s)
 
 

@@ -41,6 +41,7 @@ class TaskNetwork:
         self.task = tasks.load(name)
         self.config = resolve(name, {"engine": "serial", "blas_threads": 1}, self.task)
         self._data: Dataset = load_data(self.task, self.config)
+        self.samples = len(self._data.train)
         self._replica: Replica = make_replica(self.task, self.config, self._data, device_of(self.config, 0))
         self._marks: list[Mark] = []
         """Marks of the last pass, once `_listens`."""
@@ -54,11 +55,6 @@ class TaskNetwork:
         then = costs.parameters, costs.weight_bytes, costs.samples
         now = self._replica.update.num_weights, self._replica.params.nbytes, self.samples
         check(then == now, f"task '{name}' has changed since it was calibrated; run 'manyhands calibrate {name}' again")
-
-    @property
-    def samples(self) -> int:
-        """Number of training samples."""
-        return len(self._data.train)
 
     def outline(self, rows: int) -> Outline:
         """Return the network's outline for a worker with `rows` rows."""

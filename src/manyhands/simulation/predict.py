@@ -161,7 +161,6 @@ class Predictor:
             np.array([point.steps_per_epoch for point in points]),
             self._machine(self.calibration, strategy, points[0], kind.rows, self.seed),
             self._times(self.calibration, kind, strategy),
-            self.cluster is None,
         )
 
     def _closed(self, series: AlikeCounts) -> Closed:

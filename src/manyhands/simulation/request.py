@@ -133,10 +133,7 @@ def read_counts(text: str | int | Sequence[int], name: str = "nodes") -> list[in
     check(bool(counts), f"{name} must name at least one number, such as 1,2,4")
     for number in counts:
         check(1 <= number <= MOST, f"{name} must be from 1 to {MOST:,}, got {number}")
-    check(
-        len(counts) <= MOST_COUNTS,
-        f"{name} has too many numbers; at most {MOST_COUNTS:,} are predicted at once",
-    )
+    check(len(counts) <= MOST_COUNTS, f"{name} has too many numbers; at most {MOST_COUNTS:,} are predicted at once")
     return sorted(set(counts))
 
 
@@ -158,7 +155,7 @@ def _parse_counts(text: str, name: str) -> list[int]:
 def _continued(before: Sequence[int], last: int) -> list[int]:
     """Return the numbers between `before` and `last`: geometric if the last three of `before` are, else arithmetic."""
     a, b = before[-2:]
-    check(0 < a < b, f"dots go on from numbers that grow, such as 1,2, not from {a},{b}")
+    check(0 < a < b, f"dots continue an increasing sequence such as 1,2, not {a},{b}")
     if len(before) >= 3 and b % a == 0 and before[-3] * b == a * a:
         return list(takewhile(lambda number: number < last, (b * (b // a) ** k for k in count(1))))
     return list(range(2 * b - a, last, b - a)[: MOST_COUNTS + 1])

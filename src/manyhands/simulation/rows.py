@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import final
 
 import numpy as np
 from scipy.special import pdtr, pdtrik
@@ -49,19 +49,6 @@ class Alone:
         return estimate(1e3 * self.step_s, [1e3 * drawn for drawn in self.drawn_s], self.share)
 
 
-class Failures(NamedTuple):
-    """The effect of node failures on the time of an epoch."""
-
-    expected: float
-    """Expected number of failures."""
-    factor: float
-    """Mean slow-down of the epoch."""
-    least_s: float = 0.0
-    """5 % quantile of the lost time."""
-    most_s: float = 0.0
-    """95 % quantile of the lost time."""
-
-
 def make_rows(predictions: Sequence[Predicted], alone: Alone, cluster: Cluster | None) -> list[SimulationRow]:
     """Return a table row for each prediction; vectorised, since there may be a hundred thousand."""
     steps_s = np.array([predicted.split.step_s for predicted in predictions])
@@ -76,9 +63,7 @@ def make_rows(predictions: Sequence[Predicted], alone: Alone, cluster: Cluster |
 
 def _row(predicted: Predicted, step_s: Estimate, speed_up: Estimate, cluster: Cluster | None) -> SimulationRow:
     point, split, ranks = predicted.point, predicted.split, predicted.point.workers + predicted.servers
-    sound_s = step_s.scaled(point.steps_per_epoch)
-    failures = failures_in(sound_s.value, ranks, cluster)
-    epoch_s = with_failures(failures, sound_s)
+    epoch_s, failures = with_failures(step_s.scaled(point.steps_per_epoch), ranks, cluster)
     return SimulationRow(
         by=point.by,
         nodes=point.nodes if point.by == "nodes" or cluster is None else int(cluster.nodes_of(ranks)),
@@ -96,22 +81,23 @@ def _row(predicted: Predicted, step_s: Estimate, speed_up: Estimate, cluster: Cl
         speed_up=speed_up,
         efficiency=speed_up.scaled(1 / point.workers),
         cost=epoch_s.scaled(float(cluster.price(ranks, 1.0))) if cluster and cluster.price_per_hour else None,
-        failures=failures.expected,
+        failures=failures,
     )
 
 
-def failures_in(sound_s: float, ranks: int, cluster: Cluster | None) -> Failures:
-    """Return the effect of node failures (a Poisson process) on `sound_s` seconds of work; each restarts all ranks.
+def with_failures(sound: Estimate, ranks: int, cluster: Cluster | None) -> tuple[Estimate, float]:
+    """Return the time of `sound` seconds of work with node failures, and how many are expected.
 
-    At λ failures per second, a restart of R seconds, which may fail too, takes (exp λR − 1) / λ on average.
+    Failures are a Poisson process, and each restarts all ranks. At λ failures per second, a restart of R seconds, which
+    may fail too, takes (exp λR − 1) / λ on average. The bounds add the 5 % and 95 % quantiles of the lost time.
     """
     if cluster is None or cluster.mtbf_hours is None:
-        return Failures(0.0, 1.0)
+        return sound, 0.0
     rate = float(cluster.nodes_of(ranks)) / (3600 * cluster.mtbf_hours)
-    factor = math.exp(min(rate * cluster.restart_s, HOPELESS))
-    expected = rate * sound_s
-    fewest, most = (cluster.restart_s * _poisson_quantile(level, expected) for level in WITHIN)
-    return Failures(expected, factor, fewest, most)
+    expected = rate * sound.value
+    value = math.exp(min(rate * cluster.restart_s, HOPELESS)) * sound.value
+    least_s, most_s = (cluster.restart_s * _poisson_quantile(level, expected) for level in WITHIN)
+    return Estimate(value, min(value, sound.low + least_s), max(value, sound.high + most_s)), expected
 
 
 def _poisson_quantile(level: float, expected: float) -> float:
@@ -122,10 +108,3 @@ def _poisson_quantile(level: float, expected: float) -> float:
     above = math.ceil(quantile)
     below = max(0, above - 1)
     return float(below if pdtr(below, expected) >= level else above)
-
-
-def with_failures(failures: Failures, sound: Estimate) -> Estimate:
-    """Add the mean lost time to the value, and its 5 % and 95 % quantiles to the bounds."""
-    value = failures.factor * sound.value
-    low, high = sound.low + failures.least_s, sound.high + failures.most_s
-    return Estimate(value=value, low=min(value, low), high=max(value, high))

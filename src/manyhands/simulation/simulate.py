@@ -131,11 +131,16 @@ def find_calibration(given: Path | Calibration | None, task: str, engine: str) -
     tasks.load(task)
     if engine not in MODELS:
         unknown("engine that can be calibrated", engine, MODELS)
+    name = absolute(task)
     if isinstance(given, Calibration):
+        command = f"manyhands calibrate {name}"
+        check(name in given.tasks, f"task '{name}' is not calibrated; run '{command}'")
+        again = f"{command} --engines {engine}"
+        check(engine in given.engines(name), f"engine {engine} is not calibrated with task '{name}'; run '{again}'")
         return given, None
     path = given or calibration_path()
     parts = path.with_name(f"{path.stem}.parts.json")
-    return read_calibration(path, absolute(task), engine, named=given is not None), parts
+    return read_calibration(path, name, engine, named=given is not None), parts
 
 
 @final

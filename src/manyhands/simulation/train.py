@@ -14,8 +14,6 @@ from manyhands.simulation.request import WorkerCount
 from manyhands.sync import Sync
 from manyhands.virtual.train import Cache, prepare, train_virtually
 
-FOLDER = "trained"
-
 
 @dataclass(frozen=True)
 class RowTraining:
@@ -34,10 +32,8 @@ class RowTraining:
         check(
             target is None or 0 < target <= 1, f"target-accuracy must be above 0 and at most 1, as 0.97, got {target}"
         )
-        check(
-            most.workers <= MOST_RANKS,
-            f"--train takes at most {MOST_RANKS:,} workers, got {most.workers:,}; name fewer",
-        )
+        allowed = f"--train takes at most {MOST_RANKS:,} workers"
+        check(most.workers <= MOST_RANKS, f"{allowed}, got {most.workers:,}; name fewer")
         options = self._options(most)
         runs = [prepare(self.task, most.workers, sync=strategy.text, **options) for strategy in strategies]
         return list(dict.fromkeys(sentence for run in runs for sentence in run.ready.warnings))
@@ -52,7 +48,7 @@ class RowTraining:
     ) -> TrainedRow:
         """Train `strategy` on the workers of `point`; store the run in a folder of its own below `folder`."""
         scene, machine = self.predictor.stage(strategy, point)
-        name = "" if folder is None else f"{FOLDER}/{re.sub('[^a-z0-9.]+', '-', row.sync.lower())}-{point.workers}"
+        name = "" if folder is None else f"trained/{re.sub('[^a-z0-9.]+', '-', row.sync.lower())}-{point.workers}"
         record = train_virtually(
             self.task,
             point.workers,

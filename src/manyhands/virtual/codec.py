@@ -51,12 +51,10 @@ def measure_codec(codec: Codec, outline: Outline) -> CodecTimes:
     codec.start(outline.shapes, outline.numel, dtype=outline.dtype)
     grads = torch.randn(outline.numel, dtype=outline.dtype, generator=torch.Generator().manual_seed(0))
     code = codec.encode(grads)
+    calls = (lambda: codec.encode(grads)), (lambda: codec.decode(code))
     with process_settings(RunConfig(task="", blas_threads=1), 1, 1):
-        encode_s = _seconds(lambda: codec.encode(grads))
-        decode_s = _seconds(lambda: codec.decode(code))
+        # The first call of each allocates its buffers.
+        encode_s, decode_s = (
+            statistics.median(timeit.repeat(call, number=1, repeat=REPEATS + 1)[1:]) for call in calls
+        )
     return CodecTimes(code_bytes=codec.num_bytes(), encode_s=encode_s, decode_s=decode_s)
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    call()  # allocates its buffers
-    return statistics.median(timeit.repeat(call, number=1, repeat=REPEATS))

@@ -22,8 +22,6 @@ from manyhands.virtual.codec import TimedCodec
 
 WARM_UP = 0.1
 """Share of the steps that is not counted, since ranks without barriers first have to drift apart."""
-NO_ROWS = slice(0, 0)
-"""The batch of a virtual step."""
 MOST_PERIODS = 4
 """Bound on the steps simulated, relative to those requested, so that periods and epochs end together."""
 ENOUGH = 20_000
@@ -170,7 +168,7 @@ class VirtualRank:
                 traced.forget()
                 meter.clear()
                 log = RankLog(begun_s=comm.clock())
-            due = stepper.step(NO_ROWS, step)
+            due = stepper.step(slice(0, 0), step)
             self._advance(self._loop_s())
             if due or (step + 1) % steps_per_epoch == 0:
                 begun_s = comm.clock()

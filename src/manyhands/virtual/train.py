@@ -44,8 +44,6 @@ from manyhands.virtual.events import Scene, step_ends
 from manyhands.virtual.ranks import take_turns
 from manyhands.virtual.scores import Evaluation, Scores
 
-RECORD = "virtual.json"
-
 
 class Prepared(NamedTuple):
     """A run that has passed all checks."""
@@ -111,7 +109,7 @@ def train_virtually(
         if not ends:
             ends = step_ends(scene or _scene_of(plan, strategy, ready), machine, plan.steps, config.seed)
         record = _record(plan, ready, result, ends, time.perf_counter() - begun)
-        write_record(run.path / RECORD, record)
+        write_record(run.path / "virtual.json", record)
     return record
 
 

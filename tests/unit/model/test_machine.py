@@ -178,13 +178,6 @@ def test_virtual_ranks_run_on_it() -> None:
     assert run() == first
 
 
-def test_what_is_not_calibrated_is_said() -> None:
-    with pytest.raises(UserError, match=r"task 'cnn' is not calibrated; run 'manyhands calibrate cnn'"):
-        CalibratedMachine(calibration(), "cnn", engine="mpi", workers=2, rows_per_worker=8)
-    with pytest.raises(
-        UserError,
-        match=r"engine torch is not calibrated with task 'mlp'; run 'manyhands calibrate mlp --engines torch'",
-    ):
-        CalibratedMachine(calibration(), "mlp", engine="torch", workers=2, rows_per_worker=8)
+def test_more_ranks_than_the_cluster_has() -> None:
     with pytest.raises(UserError, match=r"9 ranks are more than the cluster has room for"):
         machine(workers=8, servers=1)
