@@ -33,9 +33,8 @@ class HostCalls:
     def __init__(
         self, costs: CommCosts, in_steps: Sequence[CallTimes] = (), lock_us: Mapping[int, float] | None = None
     ) -> None:
-        self._costs, self._lock_us = costs, lock_us or {}
+        self._costs, self._lock_us, self._in_steps = costs, lock_us or {}, in_steps
         self._locked = costs.model == "slices" and 2 in self._lock_us  # ranks are threads, which queue for the lock
-        self._in_steps = in_steps
         replaced = {(point.call, point.ranks, point.num_bytes) for point in in_steps}
         alone = [p for p in costs.points if (p.call, p.ranks, p.num_bytes) not in replaced]
         self.link = Link(

@@ -65,8 +65,8 @@ def lock_slow_down(lock_us: Mapping[int, float], few: int, threads: int) -> Slow
     if threads <= few:
         return SlowDown(longer, longer, longer)
     beyond = max(1.0, threads / max([few, *lock_us]))
-    low, high = max(1.0, longer / LOCK_UNCERTAINTY), longer * beyond * LOCK_UNCERTAINTY
-    return SlowDown(low, longer * math.sqrt(beyond), high)
+    low = max(1.0, longer / LOCK_UNCERTAINTY)
+    return SlowDown(low, longer * math.sqrt(beyond), longer * beyond * LOCK_UNCERTAINTY)
 
 
 def lock_s(cores: CoreTimes, threads: int) -> float:

@@ -105,9 +105,8 @@ def train_virtually(
         result = result or _by_turns(prepared, machine, run, scores)
         if result.weights:
             write_weights(run.model, result.weights)
-        ends = result.step_ends
-        if not ends:
-            ends = step_ends(scene or _scene_of(plan, strategy, ready), machine, plan.steps, config.seed)
+        scene = scene or _scene_of(plan, strategy, ready)
+        ends = result.step_ends or step_ends(scene, machine, plan.steps, config.seed)
         record = _record(plan, ready, result, ends, time.perf_counter() - begun)
         write_record(run.path / "virtual.json", record)
     return record
