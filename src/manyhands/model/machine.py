@@ -94,8 +94,7 @@ class CalibratedMachine(Machine):
         self._slowness = self.cluster.slowness(self._num_ranks)
         slowness = self._slowness[:workers]
         serial = [samples.serial_s for samples in (*times, *[times[-1]] * servers)]
-        compute = [samples.compute_s for samples in times]
-        self._compute = _Draws(compute, slowness, (seed, COMPUTE), self.persistence)
+        self._compute = _Draws([samples.compute_s for samples in times], slowness, (seed, COMPUTE), self.persistence)
         self._update = _Draws(serial, self._slowness, (seed, UPDATE), self.persistence)
         self._loop = _Draws(serial[:workers], slowness, (seed, LOOP), self.persistence)
         self._random = np.random.default_rng((seed, JITTER))

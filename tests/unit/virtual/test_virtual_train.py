@@ -223,7 +223,7 @@ def test_a_bad_request_is_one_sentence(nodes: int, options: dict[str, Any], sent
 
 
 def test_more_replicas_than_fit_into_memory(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10_000))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10_000, total=2**30))
     with pytest.raises(UserError, match=r"50 replicas of .* each do not fit into the 10.0 kB of memory"):
         train_virtually(tiny("mlp"), 50, sync="local-sgd", machine=Instant())
     assert train_virtually(tiny("mlp"), 50, machine=Instant(), steps=1).method == "one-worker"
