@@ -16,7 +16,7 @@ from manyhands.record.advice import TargetTraining
 from manyhands.record.simulation import Estimate
 from manyhands.simulation.predict import Predicted, Predictor
 from manyhands.simulation.request import WorkerCount
-from manyhands.simulation.rows import failures_in, with_failures
+from manyhands.simulation.rows import with_failures
 from manyhands.simulation.solo import NoClosedForm
 from manyhands.simulation.spread import estimate
 from manyhands.sync import Sync
@@ -167,8 +167,7 @@ def ways(candidates: Iterable[Candidate], book: Book, cluster: Cluster | None) -
         steps = book.steps(recipe)
         if steps is not None:
             step_s = estimate(predicted.split.step_s, predicted.drawn_s, predicted.share)
-            sound_s = product(steps, step_s)
-            time_s = with_failures(failures_in(sound_s.value, ranks, cluster), sound_s)
+            time_s, _ = with_failures(product(steps, step_s), ranks, cluster)
             cost = time_s.scaled(float(cluster.price(ranks, 1.0))) if cluster and cluster.price_per_hour else None
             trained = book.known(recipe) is not None
             reaching.append(Way(engine, predicted, step_s, recipe, trained, steps, time_s, cost))

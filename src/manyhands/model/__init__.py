@@ -1,1 +1,1 @@
-"""The cost of compute and communication on machines that one may not have."""
+"""Performance models: the cost of compute and communication on machines that may not exist."""

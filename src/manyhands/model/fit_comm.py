@@ -1,9 +1,8 @@
-"""Find the α, β and γ with which the formulas come nearest to measured calls: the least error of the logarithm.
+"""Fit α, β and γ of the cost formulas to measured calls, by least absolute error of the logarithm.
 
-Errors are relative, or the largest messages alone would decide, and a tenth counts as much as ten times; they are not
-squared, or the few calls that take a way of their own would decide. The search begins where non-negative least squares
-of relative errors end: each formula is linear in α, β and γ; which of a call's algorithms is the cheapest depends on
-them, so the choice and the fit take turns.
+Errors are relative, lest the largest messages alone decide, and not squared, lest a few outliers decide. The search
+starts from non-negative least squares of relative errors: each formula is linear in α, β and γ, but which algorithm of
+a call is the cheapest depends on them, so choice and fit alternate.
 """
 
 from collections.abc import Sequence
@@ -12,22 +11,22 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.optimize import minimize, nnls
 
-from manyhands.model.collectives import Formula, algorithms
+from manyhands.model.collectives import ALGORITHMS, Formula
 from manyhands.model.links import Floats, Link
 from manyhands.model.mpich import chosen
 from manyhands.model.slices import SLICES
 
 CommModel = Literal["messages", "mpich", "mpich-hosts", "slices"]
-TURNS = 30
-"""Turns that choice and fit may take; they agree after a few, or go in a circle of nearly equal ones."""
+ROUNDS = 30
+"""Alternations of choice and fit; they converge after a few, or cycle through nearly equal fits."""
 GOOD, MOST_TRIES, LEAST = 0.01, 400, 1e-13
-"""A fit so near is not improved; how many others are tried if not; and what is as good as nothing."""
+"""Misfit below which no search follows, evaluations of that search, and the smallest parameter or cost."""
 FIRST_GUESS = (1e-6, 1e-10, 1e-10)
 """α in seconds, β and γ in seconds per byte, for the first choice of algorithms."""
 
 
 class TimedCall(NamedTuple):
-    """A call that was measured."""
+    """The measured time of a call."""
 
     call: str
     ranks: int
@@ -36,62 +35,64 @@ class TimedCall(NamedTuple):
 
 
 class CallFit(NamedTuple):
-    """Latency, bandwidth and adding rate that fit the measured calls best."""
+    """The link and γ that fit the measured calls best."""
 
     link: Link
     gamma_s_per_byte: float
     error: float
-    """Relative, in the median over the points."""
+    """Median relative error over the calls."""
     misfit: float
-    """Error of the logarithm, on average over the points: what is least."""
+    """Mean absolute error of the logarithm, which the fit minimises."""
 
 
 def cost_s(model: CommModel, call: str, p: float, num_bytes: float, link: Link, gamma_s_per_byte: float) -> float:
-    """Return what a call takes by the formulas of a model."""
+    """Return the cost of a call by the formulas of `model`."""
     if p <= 1:
         return 0.0
-    return min(_apply(way, p, num_bytes, link, gamma_s_per_byte) for way in _ways(model, call, p, num_bytes))
+    return min(
+        _apply(formula, p, num_bytes, link, gamma_s_per_byte) for formula in _formulas(model, call, p, num_bytes)
+    )
 
 
 def fit_comm(model: CommModel, points: Sequence[TimedCall]) -> CallFit:
-    """Fit to points; of messages, as if both directions at once took no longer, and as if they did: the better one.
+    """Fit to measured calls; of messages on one host, with full- and half-duplex ports, whichever fits better.
 
-    Of threads only two count: for more of them α is another.
+    Of threads, only calls between two are used: with more of them α grows.
     """
     used = [point for point in points if model != "slices" or (point.call in SLICES and point.ranks == 2)]
     assert used
-    duplex = (True, False) if model in ("messages", "mpich") else (True,)  # links between hosts carry both
-    return min((_solve(model, used, full_duplex=each) for each in duplex), key=lambda fit: fit.misfit)
+    choices = (True, False) if model in ("messages", "mpich") else (True,)  # links between hosts are full-duplex
+    return min((_solve(model, used, full_duplex=full) for full in choices), key=lambda fit: fit.misfit)
 
 
 def _solve(model: CommModel, points: Sequence[TimedCall], *, full_duplex: bool) -> CallFit:
     seconds = np.array([point.seconds for point in points])
     guess = np.array(FIRST_GUESS)
-    found: list[CallFit] = []
-    for _ in range(TURNS):
+    fits: list[CallFit] = []
+    for _ in range(ROUNDS):
         rows = np.array([_row(model, point, guess.tolist(), full_duplex) for point in points])
         guess, _ = nnls(rows / seconds[:, None], np.ones(len(points)))
-        fit = _judged(model, points, guess.tolist(), full_duplex)
-        if fit in found:
+        fit = _fit_of(model, points, guess.tolist(), full_duplex)
+        if fit in fits:
             break
-        found.append(fit)
-    best = min(found, key=lambda fit: fit.misfit)
+        fits.append(fit)
+    best = min(fits, key=lambda fit: fit.misfit)
     return best if best.misfit < GOOD else _searched(model, points, best)
 
 
-def _searched(model: CommModel, points: Sequence[TimedCall], begun: CallFit) -> CallFit:
-    """Go downhill from a fit (Nelder and Mead 1965), in the logarithms of what is sought."""
+def _searched(model: CommModel, points: Sequence[TimedCall], start: CallFit) -> CallFit:
+    """Improve a fit by the simplex search of Nelder and Mead (1965), in the logarithms of α, β and γ."""
 
     def at(logarithms: Floats) -> CallFit:
-        return _judged(model, points, np.exp(logarithms).tolist(), begun.link.full_duplex)
+        return _fit_of(model, points, np.exp(logarithms).tolist(), start.link.full_duplex)
 
-    values = (begun.link.alpha_s, begun.link.beta_s_per_byte, begun.gamma_s_per_byte)
-    start = np.log(np.maximum(values, LEAST))
-    found = minimize(lambda x: at(x).misfit, start, method="Nelder-Mead", options={"maxfev": MOST_TRIES})
-    return min((begun, at(found.x)), key=lambda fit: fit.misfit)
+    values = (start.link.alpha_s, start.link.beta_s_per_byte, start.gamma_s_per_byte)
+    first = np.log(np.maximum(values, LEAST))
+    result = minimize(lambda x: at(x).misfit, first, method="Nelder-Mead", options={"maxfev": MOST_TRIES})
+    return min((start, at(result.x)), key=lambda fit: fit.misfit)
 
 
-def _judged(model: CommModel, points: Sequence[TimedCall], values: Sequence[float], full_duplex: bool) -> CallFit:
+def _fit_of(model: CommModel, points: Sequence[TimedCall], values: Sequence[float], full_duplex: bool) -> CallFit:
     link, gamma = _unpack(values, full_duplex)
     costs = [cost_s(model, point.call, point.ranks, point.num_bytes, link, gamma) for point in points]
     ratios = np.maximum(costs, LEAST) / [point.seconds for point in points]
@@ -99,9 +100,10 @@ def _judged(model: CommModel, points: Sequence[TimedCall], values: Sequence[floa
 
 
 def _row(model: CommModel, point: TimedCall, guess: Sequence[float], full_duplex: bool) -> list[float]:
-    """Return how often α, β and γ each count in the algorithm that is the cheapest by the guess."""
+    """Return the coefficients of α, β and γ in the algorithm that is the cheapest by the guess."""
     p, n = point.ranks, point.num_bytes
-    cheapest = min(_ways(model, point.call, p, n), key=lambda way: _apply(way, p, n, *_unpack(guess, full_duplex)))
+    guessed = _unpack(guess, full_duplex)
+    cheapest = min(_formulas(model, point.call, p, n), key=lambda formula: _apply(formula, p, n, *guessed))
     units = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
     return [_apply(cheapest, p, n, *_unpack(unit, full_duplex)) for unit in units]
 
@@ -111,13 +113,13 @@ def _unpack(values: Sequence[float], full_duplex: bool) -> tuple[Link, float]:
     return Link(alpha_s, beta_s_per_byte, full_duplex=full_duplex), gamma_s_per_byte
 
 
-def _ways(model: CommModel, call: str, p: float, num_bytes: float) -> list[Formula]:
-    """Return the formulas of a call; a message from one thread to another is no matter of slices."""
+def _formulas(model: CommModel, call: str, p: float, num_bytes: float) -> list[Formula]:
+    """Return the formulas of a call; those of slices have none for messages, which the general ones cover."""
     if model == "slices" and call in SLICES:
         return [SLICES[call]]
     if model in ("mpich", "mpich-hosts"):
         return [chosen(call, p, num_bytes, between_hosts=model == "mpich-hosts")]
-    return [way.formula for way in algorithms(call).values()]
+    return list(ALGORITHMS[call].values())
 
 
 def _apply(formula: Formula, p: float, num_bytes: float, link: Link, gamma_s_per_byte: float) -> float:

@@ -1,7 +1,7 @@
-"""What each call costs on a cluster whose nodes have several ranks: inside the nodes, between their leaders, and back.
+"""Costs of collectives on a cluster with several ranks per node: inside the nodes, between node leaders, and back.
 
-The leaders' way is that of MPI libraries that know which ranks share a host (Graham and Shipman 2008): only one rank of
-a node uses its port at a time.
+MPI libraries that know which ranks share a host proceed this way (Graham and Shipman 2008): only one rank of a node
+uses its port at a time.
 """
 
 from collections.abc import Callable
@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhands.model.cluster import Cluster
-from manyhands.model.collectives import best
-from manyhands.model.links import Floats, Link
+from manyhands.model.collectives import best_s
+from manyhands.model.links import Floats
 
 
 class LevelCall(NamedTuple):
-    """A call of the ranks of a node, or of the nodes' leaders."""
+    """A call among the ranks of each node, or among the nodes' leaders."""
 
     inside: bool
     call: str
     num_bytes: Callable[[Floats, Floats, Floats], Floats] = lambda n, nodes, size: n
-    """Of the whole call's bytes, the nodes, and the ranks of a node."""
+    """Bytes of this call, given those of the whole collective, the nodes, and the ranks per node."""
 
 
 PARTS: dict[str, tuple[LevelCall, ...]] = {
@@ -40,38 +40,31 @@ PARTS: dict[str, tuple[LevelCall, ...]] = {
     ),
     "barrier": (LevelCall(True, "barrier"), LevelCall(False, "barrier"), LevelCall(True, "barrier")),
 }
-"""Calls that nodes do in parts; of the others every message goes straight from one rank to another."""
+"""The parts of each hierarchical collective; other calls send every message directly from rank to rank."""
 
 
 def hierarchical_s(
-    call: str,
-    nodes: npt.ArrayLike,
-    node_size: npt.ArrayLike,
-    num_bytes: npt.ArrayLike,
-    inside: Link,
-    between: Link,
-    gamma_s_per_byte: float = 0.0,
+    call: str, nodes: npt.ArrayLike, node_size: npt.ArrayLike, num_bytes: npt.ArrayLike, cluster: Cluster, gamma: float
 ) -> Floats:
-    """Return the cost of a call among all ranks of some nodes, each part by its cheapest algorithm."""
-    k, m, n = (np.asarray(each, dtype=np.float64) for each in (nodes, node_size, num_bytes))
-    in_one_node = best(call, m, n, inside, gamma_s_per_byte).cost_s
+    """Return the cost of `call` among all ranks of `nodes` nodes with `node_size` ranks each.
+
+    Each part uses its cheapest algorithm; `gamma` is γ of a calibrated core in seconds per byte.
+    """
+    k, m, n = (np.asarray(values, dtype=np.float64) for values in (nodes, node_size, num_bytes))
+    inside, between, gamma = cluster.inside.link(), cluster.between.link(), gamma / cluster.core_speed
+    in_one_node = best_s(call, m, n, inside, gamma)
     if call in PARTS:
-        costs = [
-            best(part.call, m, part.num_bytes(n, k, m), inside, gamma_s_per_byte).cost_s
-            if part.inside
-            else best(part.call, k, part.num_bytes(n, k, m), between, gamma_s_per_byte).cost_s
-            for part in PARTS[call]
-        ]
+        costs = []
+        for part in PARTS[call]:
+            ranks, link = (m, inside) if part.inside else (k, between)
+            costs.append(best_s(part.call, ranks, part.num_bytes(n, k, m), link, gamma))
         across = np.asarray(sum(costs))
     else:
-        across = best(call, k * m, n, between, gamma_s_per_byte).cost_s
+        across = best_s(call, k * m, n, between, gamma)
     return np.where(k == 1, in_one_node, across)
 
 
-def call_s(
-    call: str, p: npt.ArrayLike, num_bytes: npt.ArrayLike, cluster: Cluster, gamma_s_per_byte: float = 0.0
-) -> Floats:
-    """Return the cost of a call among the first p ranks of a cluster; γ is the calibrated core's."""
-    nodes, size = cluster.nodes_of(p), np.minimum(np.asarray(p), cluster.node_size)
-    gamma = gamma_s_per_byte / cluster.core_speed
-    return hierarchical_s(call, nodes, size, num_bytes, cluster.inside.link(), cluster.between.link(), gamma)
+def call_s(call: str, p: npt.ArrayLike, num_bytes: npt.ArrayLike, cluster: Cluster, gamma: float) -> Floats:
+    """Return the cost of `call` among the first p ranks of `cluster`."""
+    size = np.minimum(np.asarray(p), cluster.node_size)
+    return hierarchical_s(call, cluster.nodes_of(p), size, num_bytes, cluster, gamma)

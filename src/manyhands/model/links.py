@@ -1,6 +1,6 @@
-"""What one message costs: α + nβ (Hockney 1994), with the part of α that keeps a port busy (LogP, Culler et al. 1993).
+"""The cost of one message: α + nβ (Hockney 1994), with the part of α that occupies a port (LogP, Culler et al. 1993).
 
-γ, the seconds to add one byte to another when ranks reduce, belongs to the cores, not to the link: it is passed beside.
+γ, the seconds to add one byte in a reduction, is a property of the cores, not of the link, and is passed separately.
 """
 
 from dataclasses import dataclass
@@ -15,15 +15,16 @@ Bytes = TypeVar("Bytes", float, Floats)
 
 @dataclass(frozen=True)
 class Link:
-    """What joins two ranks; each end is a port, which carries one message at a time in each direction."""
+    """A link between two ranks; each end is a port, which carries one message at a time in each direction."""
 
     alpha_s: float
-    """Time of an empty message."""
+    """Latency: time of an empty message."""
     beta_s_per_byte: float
+    """Inverse bandwidth."""
     overhead_s: float = 0.0
-    """Part of `alpha_s` for which the ports are busy; the rest of it passes for several messages at once."""
+    """Part of `alpha_s` that occupies the ports; the rest overlaps with other messages."""
     full_duplex: bool = True
-    """Whether a port sends and receives at the same time; if not, it is held until a message has arrived."""
+    """Whether a port sends and receives at the same time; if not, it is occupied until a message has arrived."""
 
     def __post_init__(self) -> None:
         assert 0 <= self.overhead_s <= self.alpha_s
@@ -39,5 +40,5 @@ class Link:
         return self.alpha_s + num_bytes * self.beta_s_per_byte
 
     def busy_s(self, num_bytes: Bytes) -> Bytes:
-        """Return the time for which a message keeps its ports from the next."""
+        """Return the time for which a message occupies its ports."""
         return (self.overhead_s if self.full_duplex else self.alpha_s) + num_bytes * self.beta_s_per_byte

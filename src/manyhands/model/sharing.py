@@ -1,9 +1,8 @@
-"""How workers of a host disturb each other: they share what its cores can do at once, its memory, and, as threads of
-one process, the interpreter's lock, which each operation gives away and wants back.
+"""How workers of one host slow each other down: they compete for cores, memory bandwidth and the interpreter's lock.
 
-`calibrate` measures that with bare threads, as many as there are cores, whatever the number of workers; it is a matter
-of seconds and of no task. How much of it a task feels, what its step has to do tells, and its own workers: few take
-longer than one alone.
+`calibrate` measures each resource with bare threads on 1 to all cores, independently of task and workers; this takes
+seconds. How much of it a task feels follows from the operations of its step, and from the measured slow-down of a few
+of its own workers.
 """
 
 import math
@@ -16,117 +15,114 @@ from manyhands.model.links import Floats
 from manyhands.record.calibration import CoreTimes
 
 MOST_QUEUED = 4096
-"""Workers up to which a queue is followed one by one; beyond that what they queue for is busy all the time."""
-DOUBT = 1.2
-"""By which factor the lock may take longer or shorter to get between operations of a step than between bare threads."""
-TELLING = 0.05
-"""By how much memory must disturb a few more than computing does, to tell which of them a task is about."""
+"""Customers up to which mean value analysis iterates; beyond that the station is saturated."""
+LOCK_UNCERTAINTY = 1.2
+"""Factor by which the lock's hand-over time may differ between the operations of a step and those of bare threads."""
+DISTINCT = 0.05
+"""Least difference between the slow-downs of memory and of compute that tells which of them limits a task."""
 
 
-class Growth(NamedTuple):
-    """How many times as long, at least, probably, and at most."""
+class SlowDown(NamedTuple):
+    """Ratio of two times: lower bound, estimate and upper bound."""
 
     low: float
     value: float
     high: float
 
 
-def crowded(cores: CoreTimes, few: int, many: int, measured: float = 1.0) -> Growth:
-    """Return how many times as long many workers take as a few, which took `measured` times as long as one alone.
+def crowded(cores: CoreTimes, few: int, many: int, measured: float = 1.0) -> SlowDown:
+    """Return the slow-down of `many` workers relative to `few`, which were `measured` times as slow as one alone.
 
-    At best as much longer as computing does, at worst as memory; what the few took tells where between. Beyond the
-    cores that were measured they may take no longer, or queue for the same memory; the geometric mean is between.
+    It lies between that of compute-bound and that of memory-bound threads; `measured` tells where. Beyond the measured
+    cores workers may not slow down further, or queue for the same memory: the estimate is the geometric mean.
     """
     kinds = _means(cores.compute_us), cores.memory_us
     least, most = (max(1.0, _at(us, many) / _at(us, few)) for us in kinds)
     most = max(least, most)
     compute, memory = (_at(us, few) / _at(us, 1) for us in kinds)
-    share = min(max(0.0, (measured - compute) / (memory - compute)), 1.0) if memory - compute > TELLING else 0.0
+    share = min(max(0.0, (measured - compute) / (memory - compute)), 1.0) if memory - compute > DISTINCT else 0.0
     demand = demand_of(few, measured)
     queued = queueing(many, demand) / queueing(min(many, max([few, *cores.compute_us])), demand)
-    return Growth(least, (least + share * (most - least)) * math.sqrt(queued), most * queued)
+    return SlowDown(least, (least + share * (most - least)) * math.sqrt(queued), most * queued)
 
 
 def unevenness(cores: CoreTimes, few: int, many: int, num: int) -> Floats:
-    """Return how much further from their mean, as a share of it, many cores are than a few: the quickest first.
-
-    As many of them as `num` says, evenly spread between the quickest and the slowest.
-    """
+    """Return `num` quantiles of a core's relative deviation from the mean time: of `many` busy cores minus of `few`."""
     return _profile(cores.compute_us, many, num) - _profile(cores.compute_us, few, num)
 
 
 def arithmetic_s(cores: CoreTimes, flops: float, threads: int) -> float:
-    """Return what so many floating-point operations take one of so many busy cores."""
+    """Return the time of `flops` floating-point operations on one of `threads` busy cores."""
     return flops / cores.compute_flops * _at(_means(cores.compute_us), threads) * 1e-6
 
 
-def handing_on(lock_us: Mapping[int, float], few: int, threads: int) -> Growth:
-    """Return how many times as long as two threads so many take to get the lock; how a few share it is measured.
+def lock_slow_down(lock_us: Mapping[int, float], few: int, threads: int) -> SlowDown:
+    """Return the slow-down of acquiring the lock among `threads` threads relative to two; up to `few` it is certain.
 
-    Beyond all that was measured it may take no longer, or grow with the threads; the geometric mean is between.
+    Beyond all measured threads it may stay constant or grow in proportion: the estimate is the geometric mean.
     """
     longer = max(1.0, _at(lock_us, threads) / _at(lock_us, 2))
     if threads <= few:
-        return Growth(longer, longer, longer)
+        return SlowDown(longer, longer, longer)
     beyond = max(1.0, threads / max([few, *lock_us]))
-    return Growth(max(1.0, longer / DOUBT), longer * math.sqrt(beyond), longer * beyond * DOUBT)
+    low = max(1.0, longer / LOCK_UNCERTAINTY)
+    return SlowDown(low, longer * math.sqrt(beyond), longer * beyond * LOCK_UNCERTAINTY)
 
 
 def lock_s(cores: CoreTimes, threads: int) -> float:
-    """Return for how long an operation keeps the lock from others, of up to as many threads as there are cores."""
+    """Return the service demand of one operation on the lock, among up to as many `threads` as there are cores."""
     return _at(cores.lock_us, threads) * 1e-6
 
 
 def queue_s(customers: int, demand_s: float, think_s: float) -> float:
-    """Return how long a round takes each of so many customers: it thinks, and needs for so long what all queue for.
+    """Return the cycle time of each of `customers` that think for `think_s` and then need one station for `demand_s`.
 
     By mean value analysis (Reiser and Lavenberg 1980).
     """
-    waiting, whole_s = 0.0, think_s + demand_s
+    queue_length, cycle_s = 0.0, think_s + demand_s
     for k in range(1, min(customers, MOST_QUEUED) + 1):
-        served_s = demand_s * (1 + waiting)
-        whole_s = think_s + served_s
-        waiting = k * served_s / whole_s if whole_s > 0 else 0.0
-    return max(whole_s, customers * demand_s)
+        response_s = demand_s * (1 + queue_length)
+        cycle_s = think_s + response_s
+        queue_length = k * response_s / cycle_s if cycle_s > 0 else 0.0
+    return max(cycle_s, customers * demand_s)
 
 
 def queueing(customers: int, demand: float) -> float:
-    """Return how many times as long as alone a step takes when so many queue for what each needs for such a share."""
+    """Return the slow-down when `customers` workers share a resource that each uses for `demand` of its time."""
     return queue_s(customers, demand, 1 - demand)
 
 
-def demand_of(customers: int, factor: float) -> float:
-    """Return the demand with which so many customers take so many times as long as alone."""
+def demand_of(customers: int, slow_down: float) -> float:
+    """Return the demand at which `queueing(customers, demand)` is `slow_down`, by bisection."""
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if queueing(customers, middle) < factor else (low, middle)
-    return low if factor > 1 and customers > 1 else 0.0
+        low, high = (middle, high) if queueing(customers, middle) < slow_down else (low, middle)
+    return low if slow_down > 1 and customers > 1 else 0.0
 
 
 def quantiles(samples: Floats, num: int) -> Floats:
-    """Return as many quantiles, evenly spread; of as many samples, which are in order, the samples."""
+    """Return `num` evenly spaced quantiles of the sorted `samples`; the samples themselves where there are `num`."""
     if num == len(samples):
         return samples
     return np.quantile(samples, (np.arange(num) + 0.5) / num, method="hazen")
 
 
 def _means(us: Mapping[int, Sequence[float]]) -> dict[int, float]:
-    return {threads: float(np.mean(each)) for threads, each in us.items()}
+    return {threads: float(np.mean(samples)) for threads, samples in us.items()}
 
 
 def _profile(us: Mapping[int, Sequence[float]], threads: int, num: int) -> Floats:
-    """Return what some threads take, over their mean; interpolated as `_at` does, quantile by quantile."""
+    """Return `num` quantiles of a thread's time over the mean, interpolated between thread counts as in `_at`."""
     counts = sorted(us)
     place = float(np.interp(math.log(threads), np.log(counts), range(len(counts))))
-    low, high = counts[math.floor(place)], counts[math.ceil(place)]
-    a, b = (quantiles(np.asarray(us[each]), num) for each in (low, high))
-    found: Floats = a + (place - math.floor(place)) * (b - a)
-    found /= found.mean()
-    return found
+    a, b = (quantiles(np.asarray(us[counts[i]]), num) for i in (math.floor(place), math.ceil(place)))
+    profile: Floats = a + (place - math.floor(place)) * (b - a)
+    profile /= profile.mean()
+    return profile
 
 
 def _at(us: Mapping[int, float], threads: int) -> float:
-    """Interpolate between numbers of threads; beyond those that were measured it stays as it is."""
+    """Interpolate in the logarithm of the thread count; constant beyond the measured ones."""
     counts = sorted(us)
-    return float(np.interp(math.log(threads), np.log(counts), [us[each] for each in counts]))
+    return float(np.interp(math.log(threads), np.log(counts), [us[count] for count in counts]))

@@ -1,9 +1,9 @@
-"""What calls cost between threads that share their memory: each works on its slice of everybody's tensor.
+"""Costs of collectives between threads that share memory: each thread works on its slice of every rank's tensor.
 
-It is how engine `threads` carries them out, so the formulas count what its code does: a barrier before and one after,
-and between them copies (β) and additions (γ) of bytes. Of a `Link` here α is what a barrier of two threads takes, which
-is one operation each; every other operation takes as long again besides its bytes, one thread after the other, since
-they all want the interpreter's lock.
+The formulas count what the code of engine `threads` does: a barrier before and one after, and between them copies (β)
+and additions (γ) of bytes. α of the `Link` is the time of a barrier of two threads, which is one operation for each;
+every other operation costs as much besides its bytes. Operations run one after the other, since each needs the
+interpreter's lock.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from manyhands.model.links import Floats, Link
 
 
 def barrier(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
-    """Wait for all threads: the first one waits for each, and each for the first."""
+    """Return the cost of a barrier: thread 0 waits for each of the others, and each of them for thread 0."""
     return (p - 1) * link.alpha_s
 
 
 def _between_barriers(operations: Callable[[Floats], Floats], work: Formula) -> Formula:
-    """Count a call's operations, of all threads together, and what they do with its bytes at the same time."""
+    """Return the formula of two barriers around `operations(p)` operations and the `work` on the bytes."""
 
     def cost_s(p: Floats, n: Floats, link: Link, gamma: float) -> Floats:
         waits_s, operations_s = 2 * barrier(p, n, link, gamma), operations(p) * link.alpha_s / 2
@@ -39,4 +39,4 @@ SLICES: dict[str, Formula] = {
         lambda p: 2 * p * p, lambda p, n, link, gamma: n / p * link.beta_s_per_byte + (p - 1) / p * n * gamma
     ),
 }
-"""The formula of each call; messages between two threads take no part in it."""
+"""The formula of each collective; point-to-point messages between threads have none here."""

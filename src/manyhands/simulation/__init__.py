@@ -1,12 +1,12 @@
-"""`manyhands simulate`: predict step times on nodes that are not there, from a calibration.
+"""`manyhands simulate`: predict step times on nodes that do not exist, from a calibration.
 
 | file | does |
 | --- | --- |
-| `request` | what was asked for, checked: numbers of nodes, strategies, a cluster |
+| `request` | the checked request: numbers of nodes, strategies, a cluster |
 | `simulate` | from the request to the record |
-| `parts` | what a task's steps and weights are |
-| `predict` | step times of a strategy on n nodes, with intervals |
-| `spread` | how sure they are: other seeds, other runs, what was not measured |
+| `parts` | a task's network, and the measured parts of its step |
+| `predict` | step times of a strategy on n workers, with intervals |
+| `spread` | uncertainty: other seeds, other runs, extrapolation |
 | `forms`, `messages` | closed forms: of collectives, and of strategies that send messages |
 | `rows` | the table: speed-up, efficiency, cost |
 | `train` | `--train`: each row trained by virtual ranks |

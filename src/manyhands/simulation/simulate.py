@@ -1,16 +1,17 @@
-"""Predict how a task would scale on nodes that one need not have, from what was measured on one machine."""
+"""Predict how a task would scale on nodes that need not exist, from measurements on one machine."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 from manyhands import tasks
 from manyhands.calibration.busy import say_if_busy
 from manyhands.calibration.engines import MODELS
-from manyhands.errors import check, unknown
+from manyhands.errors import ManyhandsError, check, unknown
 from manyhands.launch.environment import outer_world
 from manyhands.launch.user_folder import calibration_path
 from manyhands.machine import facts
@@ -19,7 +20,7 @@ from manyhands.record.calibration import Calibration, differences, read_calibrat
 from manyhands.record.simulation import SimulationDir, SimulationRecord, SimulationRow, TrainedRow
 from manyhands.record.store import stem_of, write_record
 from manyhands.request import absolute
-from manyhands.simulation.parts import TaskNetwork, parts_path
+from manyhands.simulation.parts import TaskNetwork
 from manyhands.simulation.predict import Predicted, Predictor
 from manyhands.simulation.request import (
     MOST_FOLLOWED,
@@ -30,60 +31,34 @@ from manyhands.simulation.request import (
     check_batch,
     find_cluster,
     find_way,
-    make_points,
     read_syncs,
 )
 from manyhands.simulation.rows import Alone, make_rows
 from manyhands.simulation.spread import SEEDS
-from manyhands.simulation.train import RowTraining, train_each
+from manyhands.simulation.train import RowTraining
 from manyhands.sync import Sync
 from manyhands.sync.base import make as make_sync
 
 
 @dataclass(frozen=True)
 class SimulationPulse:
-    """How far a simulation is."""
+    """The progress of a simulation."""
 
     sync: str
     number: int
-    """Of nodes or workers, whichever was asked for."""
+    """Of nodes or workers, whichever was requested."""
     done: float
     total: int
-    """Runs of events, and strategies worked out by formula; then trainings."""
+    """Simulations by events and strategies by closed form; then trainings."""
     trains: bool = False
-    """Whether all is predicted, and some are now trained."""
+    """Whether all rows are predicted and are now trained."""
     accuracy: float | None = None
-    """Of the last evaluation."""
+    """At the last evaluation."""
     left_s: float | None = None
-    """Seconds for which the training that now runs goes on here, as its steps until now tell."""
+    """Estimated real seconds until the current training ends."""
 
 
 Observer = Callable[[SimulationPulse], None]
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A request in which everything was found to be good."""
-
-    predictor: Predictor
-    syncs: list[str]
-    points: list[WorkerCount]
-    alone: Alone
-    training: RowTraining | None
-    warnings: list[str]
-    cluster_name: str
-    command: str
-    begun: float
-    """By the clock that measures the whole."""
-
-
-@dataclass
-class _Found:
-    """What was found so far."""
-
-    rows: list[tuple[WorkerCount, SimulationRow]] = field(default_factory=list)
-    trained: list[TrainedRow] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
 
 
 def simulate(
@@ -99,7 +74,7 @@ def simulate(
     >>> simulate("mlp", [1, 2, 64], syncs="allreduce,local-sgd:period=8", cluster="ethernet-1g")  # doctest: +SKIP
 
     task: What to train.
-    nodes: How many nodes; either these or `workers`.
+    nodes: Numbers of nodes; either these or `workers`.
     observe: Called with a `SimulationPulse` after each prediction, and while rows are trained.
     say: Called with sentences that a user should read.
     options: The other fields of a `SimulationRequest`: workers, syncs, cluster, calibration, engine, batch_size, …
@@ -107,164 +82,173 @@ def simulate(
     begun = time.perf_counter()
     check(outer_world() is None, "simulate needs no real workers; run it without mpiexec, srun or torchrun")
     request = SimulationRequest(task=task, nodes=nodes, **options)
-    asked = _prepare(request, say, begun)
+    simulation = _prepare(request, say, observe, begun)
     where = nullcontext() if request.out is None else SimulationDir.kept_if_used(request.out, stem_of(task))
     with where as folder:
-        return _simulate(asked, folder, observe)
+        simulation.folder = folder
+        return simulation.run()
 
 
-def _prepare(request: SimulationRequest, say: Callable[[str], None], begun: float) -> _Asked:
-    """Check a request, and find the calibration, the network, the points and the predictor that it means."""
-    place, called = find_cluster(request.cluster)
-    counts, specs, task = request.counts(), read_syncs(request.syncs), request.task
-    way = find_way(request.method, len(counts) * len(specs))
-    known, kept = find_calibration(request.calibration, task, request.engine)
-    if place is None and known.comms[request.engine].apart:
-        called = SUCH_HOSTS
-    for sentence in differences(known, facts.hardware(), facts.versions()):
+def _prepare(request: SimulationRequest, say: Callable[[str], None], observe: Observer, begun: float) -> "_Simulation":
+    """Check a request; load its calibration and network."""
+    cluster, cluster_name = find_cluster(request.cluster)
+    counts, task, engine = request.counts(), request.task, request.engine
+    strategies = [make_sync(spec) for spec in read_syncs(request.syncs)]
+    way = find_way(request.method, len(counts) * len(strategies))
+    calibration, path = find_calibration(request.calibration, task, engine)
+    if cluster is None and calibration.comms[engine].apart:
+        cluster_name = SUCH_HOSTS
+    for sentence in differences(calibration, facts.hardware(), facts.versions()):
         say(sentence)
-    say_if_busy(known, say)
-    network = TaskNetwork(task, known.made, kept)
-    network.check_calibrated(known)
+    say_if_busy(calibration, say)
+    network = TaskNetwork(task, calibration.made, path)
+    network.check_calibrated(calibration)
     per_worker = request.batch_per_worker
-    whole = check_batch(request.batch_size, per_worker, network.config.batch_size, network.samples)
-    one_node = called == THIS_HOST and request.by == "workers"  # all workers of this host are on one node
-    points = make_points(
-        counts,
-        request.by,
-        node_size=place.node_size if place is not None else max(counts) if one_node else 1,
-        samples=network.samples,
-        batch_size=whole,
-        batch_per_worker=per_worker,
-    )
+    batch_size = check_batch(request.batch_size, per_worker, network.config.batch_size, network.samples)
+    one_node = cluster_name == THIS_HOST and request.by == "workers"  # all workers of this host are on one node
+    node_size = cluster.node_size if cluster is not None else max(counts) if one_node else 1
+    points = request.points(node_size, batch_size, network.samples)
     if per_worker and (cut := [point for point in points if per_worker * point.workers > network.samples]):
         who, samples = f"{cut[0].number:,} {request.by}", f"{network.samples:,} samples"
         say(f"from {who} on a step has all {samples}, which is less than {per_worker:,} a worker")
-    predictor = Predictor(known, network, request.engine, place, request.seed, request.steps, way)
-    for spec in specs:
-        predictor.check(make_sync(spec), points)
+    predictor = Predictor(calibration, network, engine, cluster, request.seed, request.steps, way)
+    for strategy in strategies:
+        predictor.check(strategy, points)
     training, warnings = None, list[str]()
     if request.train is not None:
         training = RowTraining(predictor, task, dict(request.train), request.target_accuracy)
-        warnings = training.check(specs, points)
+        warnings = training.check(strategies, points)
     for sentence in warnings:
         say(sentence)
-    alone = Alone.of(predictor, per_worker or whole)
-    return _Asked(predictor, specs, points, alone, training, warnings, called, request.command, begun)
-
-
-def _simulate(asked: _Asked, folder: SimulationDir | None, observe: Observer) -> SimulationRecord:
-    """Predict, then train; what was found when somebody stops it is kept."""
-    found, place = _Found(), asked.predictor.cluster
-    try:
-        for some in _predict(asked, observe):
-            found.rows += zip((each.point for each in some), make_rows(some, asked.alone, place), strict=True)
-        _train(asked, found, folder, observe)
-        return _keep(asked, found, "complete", folder)
-    except KeyboardInterrupt:
-        return _keep(asked, found, "interrupted", folder)
+    alone = Alone.of(predictor, per_worker or batch_size)
+    return _Simulation(
+        predictor, strategies, points, alone, training, warnings, cluster_name, request.command, begun, observe
+    )
 
 
 def find_calibration(given: Path | Calibration | None, task: str, engine: str) -> tuple[Calibration, Path | None]:
-    """Return the calibration that is meant, and the file for what is measured beside it."""
+    """Return the requested calibration, and the file of parts measured with it."""
     tasks.load(task)
     if engine not in MODELS:
         unknown("engine that can be calibrated", engine, MODELS)
+    name = absolute(task)
     if isinstance(given, Calibration):
+        command = f"manyhands calibrate {name}"
+        check(name in given.tasks, f"task '{name}' is not calibrated; run '{command}'")
+        again = f"{command} --engines {engine}"
+        check(engine in given.engines(name), f"engine {engine} is not calibrated with task '{name}'; run '{again}'")
         return given, None
     path = given or calibration_path()
-    return read_calibration(path, absolute(task), engine, named=given is not None), parts_path(path)
+    parts = path.with_name(f"{path.stem}.parts.json")
+    return read_calibration(path, name, engine, named=given is not None), parts
 
 
-def _predict(asked: _Asked, observe: Observer) -> Iterator[list[Predicted]]:
-    """Predict every strategy on every number of nodes: by events as far as these can be followed, then by formula.
+@final
+@dataclass
+class _Simulation:
+    """A checked request, and its results so far."""
 
-    What comes together was found at once.
-    """
-    predictor, done = asked.predictor, 0
-    plans = [(strategy, *_plan(predictor, strategy, asked.points)) for strategy in map(make_sync, asked.syncs)]
-    total = sum(SEEDS * len(events) + bool(others) for _, events, others in plans)
-    for strategy, events, others in plans:
-        for point in events:
+    predictor: Predictor
+    strategies: list[Sync]
+    points: list[WorkerCount]
+    alone: Alone
+    training: RowTraining | None
+    warnings: list[str]
+    cluster_name: str
+    command: str
+    begun: float
+    observe: Observer
+    folder: SimulationDir | None = None
+    rows: list[tuple[Sync, WorkerCount, SimulationRow]] = field(default_factory=list)
+    """Strategy by strategy, and the fewest workers first."""
+    trained: list[TrainedRow] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
 
-            def told(point: WorkerCount = point, spec: str = strategy.text) -> None:
-                nonlocal done
-                done += 1
-                observe(SimulationPulse(spec, point.number, done, total))
+    def run(self) -> SimulationRecord:
+        """Predict, then train; if interrupted, keep the results so far."""
+        try:
+            self._predict()
+            self._train()
+            return self._keep("complete")
+        except KeyboardInterrupt:
+            return self._keep("interrupted")
 
-            yield [predictor.events(strategy, point, told)]
-        if others:
-            yield list(predictor.formula(strategy, others))
+    def _predict(self) -> None:
+        """Predict every strategy at every point: by events where there are few enough ranks, else by closed form."""
+        predictor, done, plans = self.predictor, 0, []
+        for strategy in self.strategies:
+            most = predictor.most_ranks(strategy) - strategy.num_servers()
+            events = [point for point in self.points if point.workers <= most]
+            plans.append((strategy, events, [point for point in self.points if point.workers > most]))
+        total = sum(SEEDS * len(events) + bool(others) for _, events, others in plans)
+
+        def count(strategy: Sync, point: WorkerCount) -> None:
+            nonlocal done
             done += 1
-            observe(SimulationPulse(strategy.text, others[-1].number, done, total))
+            self.observe(SimulationPulse(strategy.text, point.number, done, total))
 
+        for strategy, events, others in plans:
+            for point in events:
+                self._add(strategy, [predictor.events(strategy, point, partial(count, strategy, point))])
+            if others:
+                predictions = predictor.formula(strategy, others)
+                self._add(strategy, sorted(predictions, key=lambda predicted: predicted.point.workers))
+                count(strategy, others[-1])
 
-def _train(asked: _Asked, found: _Found, folder: SimulationDir | None, observe: Observer) -> None:
-    """Train what was predicted, if that was asked for; keep every result at once, since trainings are long."""
-    if asked.training is None:
-        return
+    def _add(self, strategy: Sync, predictions: Sequence[Predicted]) -> None:
+        for predicted, row in zip(predictions, make_rows(predictions, self.alone, self.predictor.cluster), strict=True):
+            self.rows.append((strategy, predicted.point, row))
 
-    def tell(i: int, row: SimulationRow, pulse: Pulse) -> None:
-        done, total = i + pulse.step / pulse.steps, len(found.rows)
-        told = {"accuracy": pulse.accuracy, "left_s": pulse.eta_s}
-        observe(SimulationPulse(row.sync, row.number, done, total, trains=True, **told))
+    def _train(self) -> None:
+        """Train every row, if requested; store each result at once, since trainings are long."""
+        if self.training is None:
+            return
+        path = self.folder.path if self.folder else None
 
-    for result in train_each(asked.training, _in_order(asked, found), folder.path if folder else None, tell):
-        if isinstance(result, TrainedRow):
-            found.trained.append(result)
-        else:
-            found.failed.update([result])
-        _keep(asked, found, "interrupted", folder)
+        def tell(i: int, row: SimulationRow, pulse: Pulse) -> None:
+            done, total = i + pulse.step / pulse.steps, len(self.rows)
+            state = {"accuracy": pulse.accuracy, "left_s": pulse.eta_s}
+            self.observe(SimulationPulse(row.sync, row.number, done, total, trains=True, **state))
 
+        for i, (strategy, point, row) in enumerate(self.rows):
+            try:
+                self.trained.append(self.training.run(strategy, point, row, path, partial(tell, i, row)))
+            except ManyhandsError as error:
+                self.failed[f"{row.sync} on {row.number:,}"] = str(error)
+            self._keep("interrupted")
 
-def _in_order(asked: _Asked, found: _Found) -> list[tuple[WorkerCount, SimulationRow]]:
-    """Return the rows as they were asked for: strategy by strategy, and the fewest workers first."""
-    order = {spec: i for i, spec in enumerate(asked.syncs)}
-    return sorted(found.rows, key=lambda pair: (order[pair[1].sync], pair[1].workers))
-
-
-def _plan(
-    predictor: Predictor, strategy: Sync, points: Sequence[WorkerCount]
-) -> tuple[list[WorkerCount], list[WorkerCount]]:
-    """Return the points to be followed by events, and the others."""
-    most = predictor.most_ranks(strategy) - strategy.num_servers()
-    return [point for point in points if point.workers <= most], [point for point in points if point.workers > most]
-
-
-def _keep(
-    asked: _Asked, found: _Found, status: Literal["complete", "interrupted"], folder: SimulationDir | None
-) -> SimulationRecord:
-    """Put the record together, and write it."""
-    predictor, cluster = asked.predictor, asked.predictor.cluster
-    known = predictor.calibration
-    costs = known.tasks[predictor.task]
-    record = SimulationRecord(
-        id=folder.path.name if folder else "",
-        status=status,
-        task=predictor.task,
-        command=asked.command,
-        made=time.strftime("%Y-%m-%d %H:%M:%S"),
-        wall_s=time.perf_counter() - asked.begun,
-        engine=predictor.engine,
-        cluster=asked.cluster_name,
-        seed=predictor.seed,
-        steps=predictor.steps,
-        parameters=costs.parameters,
-        weight_bytes=costs.weight_bytes,
-        samples=predictor.network.samples,
-        currency=cluster.currency if cluster and cluster.price_per_hour else "",
-        alone_ms=asked.alone.step_ms,
-        alone_batch=asked.alone.batch_size,
-        rows=[row for _, row in _in_order(asked, found)],
-        target_accuracy=asked.training.target_accuracy if asked.training else None,
-        trained=found.trained,
-        failed=found.failed,
-        warnings=asked.warnings,
-        machine=known.machine,
-        calibrated=known.made,
-        versions=facts.versions(),
-    )
-    if folder is not None:
-        indent = 2 if len(record.rows) <= MOST_FOLLOWED else None  # nobody reads very many rows line by line
-        write_record(folder.record, record, indent=indent)
-    return record
+    def _keep(self, status: Literal["complete", "interrupted"]) -> SimulationRecord:
+        """Return the record of the results so far, and write it if there is a folder."""
+        predictor, cluster = self.predictor, self.predictor.cluster
+        calibration = predictor.calibration
+        costs = calibration.tasks[predictor.task]
+        record = SimulationRecord(
+            id=self.folder.path.name if self.folder else "",
+            status=status,
+            task=predictor.task,
+            command=self.command,
+            made=time.strftime("%Y-%m-%d %H:%M:%S"),
+            wall_s=time.perf_counter() - self.begun,
+            engine=predictor.engine,
+            cluster=self.cluster_name,
+            seed=predictor.seed,
+            steps=predictor.steps,
+            parameters=costs.parameters,
+            weight_bytes=costs.weight_bytes,
+            samples=predictor.network.samples,
+            currency=cluster.currency if cluster and cluster.price_per_hour else "",
+            alone_ms=self.alone.step_ms,
+            alone_batch=self.alone.batch_size,
+            rows=[row for _, _, row in self.rows],
+            target_accuracy=self.training.target_accuracy if self.training else None,
+            trained=self.trained,
+            failed=self.failed,
+            warnings=self.warnings,
+            machine=calibration.machine,
+            calibrated=calibration.made,
+            versions=facts.versions(),
+        )
+        if self.folder is not None:
+            indent = 2 if len(record.rows) <= MOST_FOLLOWED else None  # nobody reads very many rows line by line
+            write_record(self.folder.record, record, indent=indent)
+        return record

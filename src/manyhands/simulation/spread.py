@@ -1,4 +1,4 @@
-"""How sure a prediction is: what else might have been measured, and how runs differ from each other."""
+"""Uncertainty of predictions: bootstrap calibrations, differences between runs, and extrapolation."""
 
 import math
 from collections.abc import Sequence
@@ -8,37 +8,37 @@ import numpy as np
 
 from manyhands.model.crowd import contention, run_spread
 from manyhands.model.links import Floats
-from manyhands.model.sharing import Growth, handing_on
+from manyhands.model.sharing import SlowDown, lock_slow_down
 from manyhands.record.calibration import Calibration, CallTimes, RowTimes
 from manyhands.record.simulation import Estimate
 from manyhands.virtual.events import StepSplit
 
 SEEDS = 10
-"""Calibrations that might have been measured, and runs of events: one of each for every seed."""
+"""Bootstrap calibrations, with one simulation by events for each."""
 STUDENT = 1.833
-"""Standard deviations to either side that a 90 % interval takes when these are estimated from so many seeds."""
+"""Half-width of a 90 % interval in standard deviations that are estimated from `SEEDS` samples."""
 NORMAL = 1.645
-"""The same where they are known."""
+"""The same with a known standard deviation."""
 MEDIAN_ERROR = 0.6745
-"""Standard deviations that half of all errors stay below."""
+"""Median absolute deviation of a normal distribution, in standard deviations."""
 
 
 def resampled(calibration: Calibration, task: str, engine: str, seed: int) -> Calibration:
-    """Draw anew from what was measured of this task and engine (bootstrap), steps in blocks as they were made."""
+    """Return a bootstrap sample of the measurements of `task` and `engine`; steps are drawn in measured blocks."""
     random = np.random.default_rng((seed, 1))
     costs, comm = calibration.tasks[task], calibration.comms[engine]
     points = [_steps(point, random) for point in costs.points]
     crowd = [
-        each.model_copy(
+        entry.model_copy(
             update={
-                "times": _steps(each.times, random),
-                "silent": _steps(each.silent, random),
-                "exchanges": _calls(each.exchanges, random),
+                "times": _steps(entry.times, random),
+                "silent": _steps(entry.silent, random),
+                "exchanges": _calls(entry.exchanges, random),
             }
         )
-        if (each.engine, each.task) == (engine, task)
-        else each
-        for each in calibration.contention
+        if (entry.engine, entry.task) == (engine, task)
+        else entry
+        for entry in calibration.contention
     ]
     return calibration.model_copy(
         update={
@@ -50,58 +50,57 @@ def resampled(calibration: Calibration, task: str, engine: str, seed: int) -> Ca
 
 
 @dataclass(frozen=True)
-class Doubt:
-    """By how much a run's step may differ from what is expected: standard deviations, as shares."""
+class Uncertainty:
+    """Relative standard deviations of a run's step from the prediction."""
 
     runs: float
-    """Of a step: one run's differs from another's."""
-    crowd: float
-    """Of what workers do by themselves: nobody knows how much they disturb each other where more than were measured
-    share a node."""
+    """Of the whole step: differences between runs."""
+    contention: float
+    """Of compute and serial work: the slow-down beyond the most workers per node that were measured."""
     calls: float
-    """Of the exchange: calls of more ranks, or over other links, than were measured are as sure as the formulas fit,
-    and as it is known how long more threads take to get a lock."""
+    """Of the exchange: the error of the fitted formulas beyond the measured ranks or links, and of the lock's slow-down
+    among more threads."""
 
     def of(self, split: StepSplit) -> float:
-        """Return the share of a whole step."""
-        own, comm = split.compute_s + split.serial_s, split.comm_s
-        return math.hypot(self.runs, self.crowd * own / split.step_s, self.calls * comm / split.step_s)
+        """Return the relative standard deviation of a whole step."""
+        work, comm = split.compute_s + split.serial_s, split.comm_s
+        return math.hypot(self.runs, self.contention * work / split.step_s, self.calls * comm / split.step_s)
 
 
-def doubt(
+def uncertainty(
     calibration: Calibration, task: str, engine: str, *, rows: float, sharing: int, ranks: int, on_host: bool
-) -> Doubt:
-    """Return what is not known of workers with so many rows, so many of them on a node, and so many ranks in all."""
+) -> Uncertainty:
+    """Return the uncertainty for `ranks` ranks with `rows` rows per worker and `sharing` workers per node."""
     comm = calibration.comms[engine]
-    fits = 0.0 if on_host and ranks <= comm.ranks else comm.error_pct / 100 / MEDIAN_ERROR
+    fit = 0.0 if on_host and ranks <= comm.ranks else comm.error_pct / 100 / MEDIAN_ERROR
     locked = comm.model == "slices" and on_host
-    lock = _within(handing_on(calibration.cores.lock_us, comm.ranks, ranks)) if locked else 0.0
-    return Doubt(
+    lock = _deviation(lock_slow_down(calibration.cores.lock_us, comm.ranks, ranks)) if locked else 0.0
+    return Uncertainty(
         run_spread(calibration, task, engine, sharing),
-        _within(contention(calibration, task, engine, rows, sharing)),
-        math.hypot(fits, lock),
+        _deviation(contention(calibration, task, engine, rows, sharing)),
+        math.hypot(fit, lock),
     )
 
 
-def _within(bounds: Growth) -> float:
-    """Return the standard deviation of what lies between these bounds nine times of ten, as a share."""
+def _deviation(bounds: SlowDown) -> float:
+    """Return the relative standard deviation of a quantity whose 90 % interval is `bounds`."""
     return math.log(bounds.high / bounds.low) / (2 * NORMAL)
 
 
 def estimate(value: float, drawn: Sequence[float], share: float) -> Estimate:
-    """Put bounds around one value."""
+    """Return one value with its 90 % interval; see `estimates`."""
     return estimates(np.array([value]), np.array([drawn]), np.array([share]))[0]
 
 
 def estimates(values: Floats, drawn: Floats, shares: Floats) -> list[Estimate]:
-    """Put bounds around values: as far as what came of other seeds differs, and beyond that by a share of it.
+    """Return values with their 90 % intervals, which are symmetric in the logarithm.
 
-    What is many times too much is as likely as what is as many times too little. A row of `drawn` belongs to a value.
+    Row i of `drawn` has value i with each seed; `shares` are further relative standard deviations.
     """
-    off = np.hypot(drawn.std(axis=1, ddof=1) / values, shares)
-    factors = np.exp(STUDENT * off)
+    deviations = np.hypot(drawn.std(axis=1, ddof=1) / values, shares)
+    factors = np.exp(STUDENT * deviations)
     columns = (values.tolist(), (values / factors).tolist(), (values * factors).tolist())
-    return [Estimate(*each) for each in zip(*columns, strict=True)]
+    return [Estimate(*bounds) for bounds in zip(*columns, strict=True)]
 
 
 def _steps(point: RowTimes, random: np.random.Generator) -> RowTimes:

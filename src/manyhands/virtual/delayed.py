@@ -1,14 +1,14 @@
-"""Replicas of a Linear stack under plain SGD, whose weights are touched once in a block of steps.
+"""Replicas of a stack of Linear layers under plain SGD, whose weights are updated once per block of steps.
 
-A step of 8 rows changes a matrix by a product of rank 8, and yet goes through the whole matrix, twice. So the steps of
-a block leave the weights alone. Where W is the matrix before the block, and the steps so far had the inputs Xs and the
-slopes Ds (learning rate included), the product of an input x with the matrix as it is now is
+A step of 8 rows changes a weight matrix by a product of rank 8, but reads and writes the whole matrix. The steps of a
+block therefore leave the weights as they are. With W the matrix before the block, and Xs and Ds the inputs and the
+output gradients (times the learning rate) of the steps so far, the product of an input x with the current matrix is
 
     x (W - Σ Ds' Xs)' = x W' - Σ (x Xs') Ds,
 
-and the first layer's x W' and x Xs', for whose inputs nobody has to wait, are one large product each for all steps. At
-the end of the block W changes by one product. Right after an averaging W is the same for all replicas: then their rows
-go through it as one matrix, and if the block ends in an averaging again, no replica's own weights are ever made.
+where the first layer's x W' and x Xs', whose inputs are known in advance, are one large product each for all steps.
+The block ends with one product that updates W. After an averaging W is the same for all replicas: their rows go through
+it as one matrix, and if the block ends in another averaging, the replicas' own weights are never computed.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from manyhands.virtual.groups import ReplicaGroup
 from manyhands.virtual.rows import Feed
 
 BLOCK_ROWS = 128
-"""Rows of a replica in a block: fewer go through the weights more often, more have more to do with each other."""
+"""Rows of a replica in a block: fewer read the weights more often, more cost longer products with earlier rows."""
 
 
 class ReplicaLayer(NamedTuple):
-    """A Linear layer of some replicas: one for all, or one for each."""
+    """A Linear layer of several replicas, with weights that they share or that each has."""
 
     weight: Tensor
     """(1 or replicas, outputs, inputs)."""
@@ -36,14 +36,14 @@ class ReplicaLayer(NamedTuple):
     activation: type[nn.Module] | None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the outputs for (replicas, rows, inputs), before the activation."""
+        """Return the outputs before the activation, given (replicas, rows, inputs)."""
         if len(self.weight) > 1:
             return torch.baddbmm(self.bias, x, self.weight.transpose(1, 2))
         out = torch.addmm(self.bias[0, 0], x.flatten(0, 1), self.weight[0].t())
         return out.view(*x.shape[:2], -1)
 
     def backward(self, delta: Tensor) -> Tensor:
-        """Return the slopes of the inputs, given those of the outputs."""
+        """Return the gradients of the inputs, given those of the outputs."""
         if len(self.weight) > 1:
             return torch.bmm(delta, self.weight)
         return torch.mm(delta.flatten(0, 1), self.weight[0]).view(*delta.shape[:2], -1)
@@ -51,33 +51,33 @@ class ReplicaLayer(NamedTuple):
 
 @final
 class Block:
-    """Some steps of some replicas, of which the weights see nothing yet."""
+    """Steps of a group of replicas that are not yet applied to the weights."""
 
     def __init__(
         self, layers: Sequence[ReplicaLayer], batch: tuple[Tensor, Tensor], share: Tensor, *, softmax: bool
     ) -> None:
-        """Make ready for the rows of as many steps as the (replicas, steps, width) share has."""
+        """Prepare the steps whose rows and weights in the mean are `batch` and the (replicas, steps, width) `share`."""
         x, self._y = batch[0].flatten(2), batch[1]
         self._layers, self._share, self._softmax = layers, share.flatten(1), softmax
         self._width, self.left, self.done = share.shape[2], share.shape[1], 0
         self._first = layers[0].forward(x)
         outputs = [self._first, *(x.new_empty(*x.shape[:2], layer.bias.shape[2]) for layer in layers[1:])]
         self._inputs, self._moves = [x, *outputs[:-1]], [torch.empty_like(out) for out in outputs]
-        """Of each layer the (replicas, rows, inputs), and the (replicas, rows, outputs) slopes times learning rate."""
-        self._products = torch.bmm(x, x.transpose(1, 2)).add_(1) if self.left > 1 else x  # a bias has the input 1
+        """For each layer (replicas, rows, inputs), and (replicas, rows, outputs) gradients times the learning rate."""
+        self._products = torch.bmm(x, x.transpose(1, 2)).add_(1) if self.left > 1 else x  # 1 is the input of the bias
         self._minus_ones = -x.new_ones(len(x), self._width, 1)
 
     def step(self, rate: float) -> Tensor:
-        """Make the next step; return its loss, summed over the replicas."""
+        """Take the next step; return its loss, summed over the replicas."""
         past, now = slice(0, self.done * self._width), slice(self.done * self._width, (self.done + 1) * self._width)
-        losses, slopes = row_losses(self._forward(past, now), self._y[:, now], self._minus_ones, softmax=self._softmax)
+        losses, grads = row_losses(self._forward(past, now), self._y[:, now], self._minus_ones, softmax=self._softmax)
         share = self._share[:, now]
-        self._backward(slopes.mul_((share * rate).unsqueeze(2)), past, now)
+        self._backward(grads.mul_((share * rate).unsqueeze(2)), past, now)
         self.done, self.left = self.done + 1, self.left - 1
         return losses.mul_(share).sum()
 
     def changes(self) -> list[tuple[Tensor, Tensor]]:
-        """Return inputs and slopes of each layer, whose products are what the steps so far take off the weights."""
+        """Return each layer's inputs and scaled gradients, whose products are to be subtracted from the weights."""
         past = slice(0, self.done * self._width)
         return [(x[:, past], moves[:, past]) for x, moves in zip(self._inputs, self._moves, strict=True)]
 
@@ -86,7 +86,10 @@ class Block:
             x = self._inputs[i][:, now]
             out = layer.forward(x) if i else self._first[:, now]
             if past.stop:
-                earlier = self._products[:, now, past] if i == 0 else _products(x, self._inputs[i][:, past])
+                if i == 0:
+                    earlier = self._products[:, now, past]
+                else:
+                    earlier = torch.bmm(x, self._inputs[i][:, past].transpose(1, 2)).add_(1)
                 out = torch.baddbmm(out, earlier, self._moves[i][:, past], alpha=-1)
             activate_(out, layer.activation)
             if i + 1 < len(self._layers):
@@ -105,39 +108,35 @@ class Block:
             delta = through_(down, self._inputs[i][:, now], self._layers[i - 1].activation)
 
 
-def _products(x: Tensor, earlier: Tensor) -> Tensor:
-    return torch.bmm(x, earlier.transpose(1, 2)).add_(1)
-
-
 @final
 class DelayedGroup(ReplicaGroup):
-    """Some replicas, as weights that all of them have and a block of steps since, or as weights of their own."""
+    """Replicas with common weights and a block of steps since the last averaging, or with individual weights."""
 
     def __init__(self, workers: slice, replica: FusedReplica, loss: str, every: int, feed: Feed) -> None:
-        """Begin with the weights of this replica; after `every` steps, all will be given the same weights again."""
-        found = stack_of_layers(replica.module)
-        assert found is not None
-        self.workers, self._parsed, self._every, self._feed = workers, found, every, feed
+        """Start from the weights of `replica`; all replicas get equal weights again every `every` steps."""
+        layers = stack_of_layers(replica.module)
+        assert layers is not None
+        self.workers, self._layers, self._every, self._feed = workers, layers, every, feed
         self._softmax, self._lr = loss == CROSS_ENTROPY, float(replica.update.optimizer.param_groups[0]["lr"])
+        self._size = int(workers.stop - workers.start)
         self._shared = replica.params.clone()
-        self._own: Tensor | None = None
+        """The flat weights that all replicas had before the block, unless `_individual` has a row for each."""
+        self._individual: Tensor | None = None
         self._block: Block | None = None
 
     @torch.no_grad()
     def run(self, steps: range) -> Tensor:
-        """Go on with the block, or with the next."""
         plan, losses = self._feed.plan, []
         for step in steps:
             if self._block is None or not self._block.left:
                 self._block = self._begin(step)
-            # A worker's gradient counts n times, so that the mean of such steps over the workers is the whole's.
+            # Gradients are shares of the global mean; n times a share makes the mean of the steps the global step.
             losses.append(self._block.step(self._lr * plan.schedule.scale(step) * plan.size))
         return torch.stack(losses)
 
     @torch.no_grad()
     def total(self) -> Tensor:
-        """Add up the rows, or what the block does to the shared weights: one product of all its rows."""
-        if self._own is not None:
+        if self._individual is not None:
             return self.rows().sum(0)
         total = self._shared * self._size
         for layer, (x, moves) in zip(self._views(total.unsqueeze(0)), self._changes(), strict=False):
@@ -147,45 +146,38 @@ class DelayedGroup(ReplicaGroup):
 
     @torch.no_grad()
     def rows(self) -> Tensor:
-        """Work the block, which ends here, into weights of the replicas' own."""
-        if self._own is None:
-            self._own = self._shared.repeat(self._size, 1)
-        for layer, (x, moves) in zip(self._views(self._own), self._changes(), strict=False):
+        if self._individual is None:
+            self._individual = self._shared.repeat(self._size, 1)
+        for layer, (x, moves) in zip(self._views(self._individual), self._changes(), strict=False):
             layer.weight.baddbmm_(moves.transpose(1, 2), x, alpha=-1)
             layer.bias.sub_(moves.sum(1, keepdim=True))
         self._block = None
-        return self._own
+        return self._individual
 
     def set_(self, weights: Tensor) -> None:
-        """Share them, and forget what was before."""
-        self._shared, self._own, self._block = weights, None, None
+        self._shared, self._individual, self._block = weights, None, None
 
     def exchange(self, rows: Tensor) -> Tensor:
-        """Take the rows for the old ones."""
-        before, self._own = self.rows(), rows
+        before, self._individual = self.rows(), rows
         return before
 
     def _begin(self, step: int) -> Block:
-        """Begin a block: of so many rows, or of the steps up to the next exchange."""
+        """Start a block of `BLOCK_ROWS` rows per replica, or of the steps up to the next exchange."""
         if self._block is not None:
             self.rows()
         num = max(1, BLOCK_ROWS // self._feed.width)
         stop = min(step + num, step // self._every * self._every + self._every, self._feed.plan.steps)
         share = self._feed.share(self.workers, range(step, stop))
-        layers = self._views(self._shared.unsqueeze(0) if self._own is None else self._own)
+        layers = self._views(self._shared.unsqueeze(0) if self._individual is None else self._individual)
         return Block(layers, self._feed.batch(share.rows), share.weights, softmax=self._softmax)
 
     def _changes(self) -> list[tuple[Tensor, Tensor]]:
         return self._block.changes() if self._block is not None else []
 
-    @property
-    def _size(self) -> int:
-        return int(self.workers.stop - self.workers.start)
-
     def _views(self, rows: Tensor) -> list[ReplicaLayer]:
-        """Cut flat rows into layers."""
+        """View flat rows of weights as layers."""
         layers, start = [], 0
-        for linear, activation in self._parsed:
+        for linear, activation in self._layers:
             middle = start + linear.weight.numel()
             stop = middle + linear.bias.numel()
             weight = rows[:, start:middle].view(-1, *linear.weight.shape)

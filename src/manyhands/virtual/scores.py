@@ -1,4 +1,4 @@
-"""What a virtual run's weights score on the test data, after which of its steps; to the run that takes no time."""
+"""Test loss and accuracy during a virtual run; evaluations take no virtual time."""
 
 import math
 import time
@@ -17,13 +17,13 @@ from manyhands.training.meter import TimeSplit
 from manyhands.training.plan import Plan
 
 SHARE = 1 / 8
-"""Of an epoch, or of all steps until then, if that is more: the steps from one evaluation to the next."""
+"""Steps between evaluations, as a share of an epoch or of all steps until then, whichever is more."""
 INTERVAL_S = 0.25
-"""Real time between two pulses."""
+"""Real seconds between two progress reports."""
 
 
 class Evaluation(NamedTuple):
-    """What one evaluation says."""
+    """Loss and accuracy on the test data."""
 
     loss: float
     accuracy: float
@@ -31,36 +31,36 @@ class Evaluation(NamedTuple):
 
 @final
 class Scores:
-    """The evaluations of one run; they also tell whoever watches how far it is."""
+    """The evaluations of one run, and its progress reports."""
 
     def __init__(self, plan: Plan, split: Split, loss: Loss, observe: Observer) -> None:
         self.plan, self.steps = plan, evaluation_steps(plan.steps, plan.steps_per_epoch)
-        self.found: dict[int, Evaluation] = {}
-        """By the steps made."""
+        self.evaluations: dict[int, Evaluation] = {}
+        """By the number of steps taken."""
         self._split, self._loss, self._observe = split, loss, observe
         self._begun = self._shown = time.perf_counter()
 
     def take(self, module: nn.Module, step: int) -> None:
-        """Evaluate the weights that the run has after so many steps."""
-        found = Evaluation(*evaluate(module, self._split, self._loss, SelfComm(), self.plan.config.top))
-        if not math.isfinite(found.loss):
-            raise Diverged(f"the test loss became {found.loss} after step {step}; try a smaller --lr")
-        self.found[step] = found
+        """Evaluate the weights after `step` steps."""
+        result = Evaluation(*evaluate(module, self._split, self._loss, SelfComm(), self.plan.config.top))
+        if not math.isfinite(result.loss):
+            raise Diverged(f"the test loss became {result.loss} after step {step}; try a smaller --lr")
+        self.evaluations[step] = result
 
-    def tell(self, step: int, loss: float) -> None:
-        """Show how far the run is, now and then; the loss is that of training."""
+    def report(self, step: int, loss: float) -> None:
+        """Report progress if the last report is `INTERVAL_S` old; `loss` is the training loss."""
         now = time.perf_counter()
         if now - self._shown > INTERVAL_S or step == self.plan.steps:
             self._shown = now
-            last = next(reversed(self.found.values()), None)
+            last = next(reversed(self.evaluations.values()), None)
             split = TimeSplit(train_s=now - self._begun)
             self._observe(pulse_of(self.plan, step, loss, last and last.accuracy, split))
 
 
 def evaluation_steps(steps: int, steps_per_epoch: int) -> list[int]:
-    """Return after how many steps to evaluate: evenly at first, later at ever greater distances; and at the end."""
-    found = [0]
-    while found[-1] < steps:
-        gap = max(1, int(SHARE * steps_per_epoch), int(SHARE * found[-1]))
-        found.append(min(steps, found[-1] + gap))
-    return found[1:]
+    """Return the steps after which to evaluate: first at equal, then at growing distances, and at the end."""
+    ends = [0]
+    while ends[-1] < steps:
+        gap = max(1, int(SHARE * steps_per_epoch), int(SHARE * ends[-1]))
+        ends.append(min(steps, ends[-1] + gap))
+    return ends[1:]

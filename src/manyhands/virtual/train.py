@@ -1,8 +1,8 @@
-"""Train as n nodes would, on one machine: the weights are those of n workers, the time is that of a simulated machine.
+"""Train as n nodes would, on one machine: the weights of n workers, in the time of a simulated machine.
 
-Exact strategies give the answer of one worker on the same global batches, so one worker is what is trained. Strategies
-that keep the replicas apart are trained with all n of them side by side, batched where the network allows it. Whatever
-else there is, asynchronous servers above all, runs its own code on virtual workers that take turns.
+Exact strategies give the weights of one worker on the same global batches, so one worker is result. Strategies that
+keep replicas apart are trained with all n replicas side by side, batched where the network allows it. All others,
+asynchronous servers above all, run their own code on virtual workers that take turns.
 """
 
 import json
@@ -28,50 +28,51 @@ from manyhands.record import RankRecord, RunDir, open_run
 from manyhands.record.store import write_record
 from manyhands.record.texts import num_bytes
 from manyhands.record.virtual import Method, VirtualPoint, VirtualRecord
+from manyhands.replica.meta import outline_of
 from manyhands.request import resolve
 from manyhands.run import Ready, ignore, preflight
+from manyhands.sync import Sync
 from manyhands.sync.base import make as make_sync
 from manyhands.tasks import Task
 from manyhands.tasks.load import check_not_importing, name_of
 from manyhands.tasks.setup import device_of, loss_of
 from manyhands.training.checkpoint import weights_sha256, write_weights
 from manyhands.training.plan import Plan
-from manyhands.virtual.clock import scene_of, step_ends
+from manyhands.virtual.codec import measure_codec
 from manyhands.virtual.courses import Course, OneWorker, course_of, for_small
-from manyhands.virtual.events import Scene
+from manyhands.virtual.events import Scene, step_ends
 from manyhands.virtual.ranks import take_turns
 from manyhands.virtual.scores import Evaluation, Scores
 
-RECORD = "virtual.json"
-
 
 class Prepared(NamedTuple):
-    """A run that was found to be good."""
+    """A run that has passed all checks."""
 
     config: RunConfig
     task: Task
+    strategy: Sync
     ready: Ready
 
 
 @dataclass(frozen=True)
 class VirtualResult:
-    """What came out, whichever way it was computed."""
+    """The result of a training, by whichever method."""
 
     method: Method
     losses: list[float]
-    """Of each step."""
-    scores: dict[int, Evaluation]
-    """By the steps made."""
+    """Loss of each step."""
+    evaluations: dict[int, Evaluation]
+    """By the number of steps taken."""
     weights_sha256: str
     weights: dict[str, Tensor] = field(default_factory=dict)
-    """Where they are not written yet."""
+    """Empty where they are written already."""
     staleness: dict[str, float] = field(default_factory=dict)
     step_ends: list[float] = field(default_factory=list)
-    """When the last worker had made each step, where the order of events is part of the answer."""
+    """When the last worker ended each step, where the order of events decides the weights."""
 
 
-Known = dict[RunConfig, VirtualResult]
-"""What one worker has given, which is the answer of every exact strategy and any number of workers."""
+Cache = dict[RunConfig, VirtualResult]
+"""Results of one worker, which hold for every exact strategy and any number of workers."""
 
 
 def train_virtually(
@@ -83,108 +84,112 @@ def train_virtually(
     scene: Scene | None = None,
     out: str | Path | None = None,
     observe: Observer = ignore,
-    known: Known | None = None,
+    cache: Cache | None = None,
     **options: Any,
 ) -> VirtualRecord:
-    """Train a task on so many virtual nodes of one worker each, with the options of `manyhands train`.
+    """Train a task on `nodes` virtual nodes of one worker each, with the options of `manyhands train`.
 
-    `scene` is what a simulation knows of the network; without it, nothing overlaps with the backward pass. The folder
-    `out`, if given, gets the record, the weights, and what an asynchronous strategy's servers did when. Calls that
-    share what is `known` do not train one worker again for an answer that is the same.
+    scene: The network as a simulation knows it; without it, no exchange overlaps with the backward pass.
+    out: Folder for the record, the weights, and the events of an asynchronous strategy's servers.
+    cache: Results of one worker, shared between calls so that equal trainings are done once.
     """
     begun = time.perf_counter()
-    config, own, ready = prepare(task, nodes, sync=sync, **options)
+    prepared = prepare(task, nodes, sync=sync, **options)
+    config, task, strategy, ready = prepared
     with tempfile.TemporaryDirectory() as scratch:
         run = RunDir(Path(out or scratch))
         open_run(run, config)
         plan = Plan(config, ready.data.train, 0, config.size)
-        scores = Scores(plan, ready.data.to(device_of(config, 0)).test, loss_of(own), observe)
-        trained = _by_course(config, own, ready, scores, {} if known is None else known)
-        trained = trained or _by_turns(config, own, ready, machine, run, scores)
-        if trained.weights:
-            write_weights(run.model, trained.weights)
-        ends = trained.step_ends or step_ends(scene or scene_of(plan, ready.replica), machine, plan.steps, config.seed)
-        record = _record(plan, ready, trained, ends, time.perf_counter() - begun)
-        write_record(run.path / RECORD, record)
+        scores = Scores(plan, ready.data.to(device_of(config, 0)).test, loss_of(task), observe)
+        result = _by_course(prepared, scores, {} if cache is None else cache)
+        result = result or _by_turns(prepared, machine, run, scores)
+        if result.weights:
+            write_weights(run.model, result.weights)
+        scene = scene or _scene_of(plan, strategy, ready)
+        ends = result.step_ends or step_ends(scene, machine, plan.steps, config.seed)
+        record = _record(plan, ready, result, ends, time.perf_counter() - begun)
+        write_record(run.path / "virtual.json", record)
     return record
 
 
 def prepare(task: str | Task, nodes: int, *, sync: str, **options: Any) -> Prepared:
-    """Find every bad request before anything is trained."""
+    """Check a run before anything is result."""
     check_not_importing()
     check(nodes >= 1, f"nodes must be at least 1, got {nodes}")
-    own = tasks.load(task) if isinstance(task, str) else task
+    loaded = tasks.load(task) if isinstance(task, str) else task
     name = task if isinstance(task, str) else name_of(task)
-    config = resolve(name, {**options, "sync": sync, "engine": "sim", "workers": nodes}, own)
-    ready = preflight(config, own)
-    _check_memory(config, ready)
-    return Prepared(config, own, ready)
+    config = resolve(name, {**options, "sync": sync, "engine": "sim", "workers": nodes}, loaded)
+    prepared = Prepared(config, loaded, make_sync(config.sync), preflight(config, loaded))
+    if not prepared.strategy.exact:
+        replica_bytes = 2 * prepared.ready.replica.params.nbytes  # weights and gradients
+        free = int(psutil.virtual_memory().available)
+        check(
+            config.size * replica_bytes <= free,
+            f"{config.size:,} replicas of {num_bytes(replica_bytes)} each do not fit into the {num_bytes(free)} of "
+            "memory that are free; name fewer nodes",
+        )
+    return prepared
 
 
-def _check_memory(config: RunConfig, ready: Ready) -> None:
-    """Refuse more replicas than there can be, each with weights and gradients."""
-    if make_sync(config.sync).exact:
-        return
-    each, free = 2 * ready.replica.params.nbytes, _free_bytes()
-    check(
-        config.size * each <= free,
-        f"{config.size:,} replicas of {num_bytes(each)} each do not fit into the {num_bytes(free)} of memory that are "
-        f"free; name fewer nodes",
-    )
+def _scene_of(plan: Plan, strategy: Sync, ready: Ready) -> Scene:
+    outline = outline_of(ready.replica)
+    codec = None if strategy.codec is None else measure_codec(strategy.codec, outline)
+    return Scene(strategy, plan.config.size, outline, plan.steps_per_epoch, codec)
 
 
-def _free_bytes() -> int:
-    return int(psutil.virtual_memory().available)
-
-
-def _by_course(config: RunConfig, task: Task, ready: Ready, scores: Scores, known: Known) -> VirtualResult | None:
-    """Train in this process by something shorter than n workers in turn, if there is something."""
-    device, like_one = device_of(config, 0), config.model_copy(update={"workers": 1, "sync": ""})
-    course = course_of(make_sync(config.sync), task, config, ready.data.to(device), device)
+def _by_course(prepared: Prepared, scores: Scores, cache: Cache) -> VirtualResult | None:
+    """Train by a `Course`, or return None if there is none for this run."""
+    config, task, strategy, ready = prepared
+    device, key = device_of(config, 0), config.model_copy(update={"workers": 1, "sync": ""})
+    course = course_of(strategy, task, config, ready.data.to(device), device)
     if course is None:
         return None
     with closing(course):
-        if not isinstance(course, OneWorker):
-            # A thread for each core has a group of replicas.
+        if not isinstance(course, OneWorker):  # each core has a thread with a group of replicas
             return _follow(course, config.model_copy(update={"blas_threads": 1}), scores, "stacked")
-        if like_one not in known:
-            known[like_one] = _follow(
-                course, for_small(config, ready.replica, course.plan.batch_size), scores, "one-worker"
-            )
-        return known[like_one]
+        if key not in cache:
+            small = for_small(config, ready.replica, course.plan.batch_size)
+            cache[key] = _follow(course, small, scores, "one-worker")
+        return cache[key]
 
 
 def _follow(course: Course, config: RunConfig, scores: Scores, method: Method) -> VirtualResult:
-    """Go the whole course, and evaluate on the way."""
+    """Run the whole course with evaluations in between."""
     losses: list[float] = []
     with process_settings(config, 1, facts.cores()):
         for stop in scores.steps:
             for steps in course.parts(len(losses), stop):
                 losses += course.run(steps)
-                _check_finite(losses[steps.start :], steps.start)
-                scores.tell(steps.stop, losses[-1])
+                for i in steps:
+                    if not math.isfinite(losses[i]):
+                        advice = "try a smaller --lr, or look at the data"
+                        raise Diverged(f"the loss became {losses[i]} at step {i + 1}; {advice}")
+                scores.report(steps.stop, losses[-1])
             scores.take(course.settled(), stop)
-            scores.tell(stop, losses[-1])
+            scores.report(stop, losses[-1])
         module = course.settled()
     weights = {name: t.detach().cpu().contiguous().clone() for name, t in module.state_dict().items()}
-    return VirtualResult(method, losses, scores.found, weights_sha256(module), weights)
+    return VirtualResult(method, losses, scores.evaluations, weights_sha256(module), weights)
 
 
-def _by_turns(
-    config: RunConfig, task: Task, ready: Ready, machine: Machine, run: RunDir, scores: Scores
-) -> VirtualResult:
+def _by_turns(prepared: Prepared, machine: Machine, run: RunDir, scores: Scores) -> VirtualResult:
     """Train with the strategy's own code on n virtual workers."""
-    lockstep = make_sync(config.sync).lockstep
+    config, task, strategy, ready = prepared
     small = for_small(config, ready.replica, -(-scores.plan.batch_size // config.size))
-    record, ends = take_turns(small, task, ready, Instant() if lockstep else machine, run, scores)
+    record, ends = take_turns(small, task, ready, Instant() if strategy.lockstep else machine, run, scores)
     losses = [json.loads(line)["loss"] for line in run.steps.read_text().splitlines()]
-    stale = _staleness(record.ranks)
-    ends = [] if lockstep else ends
-    return VirtualResult("one-by-one", losses, scores.found, record.weights_sha256, staleness=stale, step_ends=ends)
+    return VirtualResult(
+        "one-by-one",
+        losses,
+        scores.evaluations,
+        record.weights_sha256,
+        staleness=_staleness(record.ranks),
+        step_ends=[] if strategy.lockstep else ends,
+    )
 
 
 def _staleness(ranks: list[RankRecord]) -> dict[str, float]:
-    """Join what the servers tell; each applied as many gradients as the others."""
+    """Combine the servers' figures; every server has applied equally many gradients."""
     notes = [rank.notes for rank in ranks if "staleness_mean" in rank.notes]
     if not notes:
         return {}
@@ -192,40 +197,40 @@ def _staleness(ranks: list[RankRecord]) -> dict[str, float]:
     return {"mean": mean, "max": max(note["staleness_max"] for note in notes)}
 
 
-def _record(plan: Plan, ready: Ready, trained: VirtualResult, ends: list[float], wall_s: float) -> VirtualRecord:
-    config, points = plan.config, _points(plan, trained, ends)
+def _record(plan: Plan, ready: Ready, result: VirtualResult, ends: list[float], wall_s: float) -> VirtualRecord:
+    config, points = plan.config, _points(plan, result, ends)
     return VirtualRecord(
         task=config.task,
         sync=config.sync,
         nodes=config.workers,
-        method=trained.method,
+        method=result.method,
         batch_size=plan.batch_size,
         steps=plan.steps,
         epochs=plan.steps / plan.steps_per_epoch,
         seed=config.seed,
         parameters=sum(p.numel() for p in ready.replica.module.parameters()),
         samples=plan.samples_until(plan.steps),
-        step_loss=trained.losses,
+        step_loss=result.losses,
         step_end_s=ends,
         points=points,
         test_loss=points[-1].test_loss,
         test_accuracy=points[-1].accuracy,
         time_s=ends[-1],
-        staleness=trained.staleness,
+        staleness=result.staleness,
         warnings=list(ready.warnings),
         wall_s=wall_s,
-        weights_sha256=trained.weights_sha256,
+        weights_sha256=result.weights_sha256,
         hardware=facts.hardware(),
         versions=facts.versions(),
         config=config,
     )
 
 
-def _points(plan: Plan, trained: VirtualResult, ends: list[float]) -> list[VirtualPoint]:
+def _points(plan: Plan, result: VirtualResult, ends: list[float]) -> list[VirtualPoint]:
     points, before = [], 0
-    for step, score in sorted(trained.scores.items()):
+    for step, score in sorted(result.evaluations.items()):
         rows = [plan.rows_of(i) for i in range(before, step)]
-        loss = sum(r * trained.losses[before + i] for i, r in enumerate(rows)) / sum(rows)
+        loss = sum(r * result.losses[before + i] for i, r in enumerate(rows)) / sum(rows)
         points.append(
             VirtualPoint(
                 step=step,
@@ -238,9 +243,3 @@ def _points(plan: Plan, trained: VirtualResult, ends: list[float]) -> list[Virtu
         )
         before = step
     return points
-
-
-def _check_finite(losses: list[float], first: int) -> None:
-    for i, loss in enumerate(losses):
-        if not math.isfinite(loss):
-            raise Diverged(f"the loss became {loss} at step {first + i + 1}; try a smaller --lr, or look at the data")

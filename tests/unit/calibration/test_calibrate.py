@@ -25,7 +25,7 @@ from manyhands.launch.user_folder import calibration_path
 from manyhands.machine import facts
 from manyhands.measurement.budget import Clock
 from manyhands.model.crowd import run_spread
-from manyhands.model.machine import machine_of
+from manyhands.model.machine import CalibratedMachine
 from manyhands.record import Others
 from manyhands.record.calibration import (
     Calibration,
@@ -102,7 +102,7 @@ def test_a_tiny_task_end_to_end(tmp_path: Path, tiny: Callable[[str], str]) -> N
     assert [progress.done for progress in told] == sorted(progress.done for progress in told)
     assert told[-1].done == 1
     assert read_calibration(path, task, "threads") == found
-    made = machine_of(found, task, engine="threads", workers=2, rows_per_worker=5)
+    made = CalibratedMachine(found, task, engine="threads", workers=2, rows_per_worker=5)
     assert made.step_s(0) > 0
     assert made.collective_s("all-reduce", range(2), costs.weight_bytes) > 0
 

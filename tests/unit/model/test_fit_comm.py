@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from made_up_calibration import CALLS, GAMMA, LINK, SIZES
 
-from manyhands.model.collectives import best
+from manyhands.model.collectives import best_s
 from manyhands.model.fit_comm import CommModel, TimedCall, cost_s, fit_comm
 from manyhands.model.links import Link
 
@@ -59,7 +59,7 @@ def test_the_messages_are_those_of_the_clusters_formulas() -> None:
     for call in CALLS:
         for p in (2, 3, 8):
             assert cost_s("messages", call, p, 1e6, LINK, GAMMA) == pytest.approx(
-                float(best(call, p, 1e6, LINK, GAMMA).cost_s)
+                float(best_s(call, p, 1e6, LINK, GAMMA))
             )
 
 

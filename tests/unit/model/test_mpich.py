@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.model.collectives import ALGORITHMS, algorithms
+from manyhands.model.collectives import ALGORITHMS
 from manyhands.model.fit_comm import TimedCall, cost_s, fit_comm
 from manyhands.model.links import Link
 from manyhands.model.mpich import chosen
@@ -42,7 +42,7 @@ def test_between_hosts_all_children_of_a_tree_share_a_port() -> None:
 
 @given(st.sampled_from(["all-reduce", "reduce"]), st.sampled_from([2, 4, 8, 64]), st.floats(2049, 1e9))
 def test_powers_of_two_have_no_extra_ranks(call: str, p: int, n: float) -> None:
-    usual = float(algorithms(call)["rabenseifner"](p, n, LINK, GAMMA))
+    usual = float(ALGORITHMS[call]["rabenseifner"](p, n, LINK, GAMMA))
     assert cost_s("mpich", call, p, n, LINK, GAMMA) == pytest.approx(usual)
 
 
@@ -67,7 +67,7 @@ def test_no_algorithm_is_cheaper_than_the_cheapest(call: str, p: int, n: float) 
     ],
 )
 def test_thresholds(call: str, p: int, num_bytes: int, name: str) -> None:
-    assert chosen(call, p, num_bytes) is algorithms(call)[name].formula
+    assert chosen(call, p, num_bytes) is ALGORITHMS[call][name]
 
 
 def test_a_few_calls_that_take_a_way_of_their_own_do_not_decide_the_fit() -> None:

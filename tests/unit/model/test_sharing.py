@@ -10,8 +10,8 @@ from manyhands.model.sharing import (
     arithmetic_s,
     crowded,
     demand_of,
-    handing_on,
     lock_s,
+    lock_slow_down,
     quantiles,
     queue_s,
     queueing,
@@ -22,21 +22,21 @@ CURVE, FLAT = {2: 10.0, 4: 15.0, 8: 30.0}, {1: 10.0}
 
 
 def test_what_two_threads_take_is_not_scaled() -> None:
-    assert handing_on(CURVE, 2, 2) == handing_on(FLAT, 2, 2) == (1.0, 1.0, 1.0)
+    assert lock_slow_down(CURVE, 2, 2) == lock_slow_down(FLAT, 2, 2) == (1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize(("threads", "longer"), [(4, 1.5), (8, 3.0)])
 def test_between_measured_numbers_of_threads_the_lock_takes_what_was_measured(threads: int, longer: float) -> None:
-    low, value, high = handing_on(CURVE, 2, threads)
+    low, value, high = lock_slow_down(CURVE, 2, threads)
     assert value == pytest.approx(longer)
     assert low < value < high
-    assert handing_on(CURVE, 8, threads) == pytest.approx((longer,) * 3), "of workers that were measured, no doubt"
+    assert lock_slow_down(CURVE, 8, threads) == pytest.approx((longer,) * 3), "of workers that were measured, no doubt"
 
 
 def test_beyond_them_it_takes_no_less_and_grows_no_faster_than_the_threads() -> None:
-    assert handing_on(CURVE, 2, 32) == pytest.approx((3.0 / 1.2, 6.0, 12.0 * 1.2))
-    assert handing_on(FLAT, 2, 8) == pytest.approx((1.0, 2.0, 4.0 * 1.2)), "of one core, from two threads on"
-    assert handing_on(FLAT, 4, 8) == pytest.approx((1.0, 2**0.5, 2.0 * 1.2)), "or from the most that were measured"
+    assert lock_slow_down(CURVE, 2, 32) == pytest.approx((3.0 / 1.2, 6.0, 12.0 * 1.2))
+    assert lock_slow_down(FLAT, 2, 8) == pytest.approx((1.0, 2.0, 4.0 * 1.2)), "of one core, from two threads on"
+    assert lock_slow_down(FLAT, 4, 8) == pytest.approx((1.0, 2**0.5, 2.0 * 1.2)), "or from the most that were measured"
 
 
 @given(st.integers(1, 200), st.floats(0.01, 2.0), st.floats(0.0, 5.0))

@@ -11,7 +11,7 @@ from manyhands import registry, sync
 from manyhands.errors import UserError
 from manyhands.simulation.messages import form_of
 from manyhands.simulation.predict import Predicted, Predictor
-from manyhands.simulation.request import Way, WorkerCount, make_points
+from manyhands.simulation.request import SimulationRequest, Way, WorkerCount
 from manyhands.simulation.solo import SoloComm
 from manyhands.sync import Sync
 
@@ -25,7 +25,8 @@ def predictor(times: Callable[[float], Sequence[float]] = varying, *, way: Way =
 
 
 def points(*counts: int, batch_per_worker: int | None = 64, batch_size: int = 64) -> list[WorkerCount]:
-    return make_points(counts, node_size=1, samples=10_000, batch_size=batch_size, batch_per_worker=batch_per_worker)
+    request = SimulationRequest(task="mlp", nodes=counts, batch_per_worker=batch_per_worker)
+    return request.points(1, batch_size, 10_000)
 
 
 def both(

@@ -5,9 +5,10 @@ import pytest
 from made_up_machine import ETHERNET
 from scipy import stats
 
+from manyhands.record.simulation import Estimate
 from manyhands.simulation.predict import Predicted
 from manyhands.simulation.request import WorkerCount
-from manyhands.simulation.rows import WITHIN, Alone, failures_in, make_rows
+from manyhands.simulation.rows import WITHIN, Alone, make_rows, with_failures
 from manyhands.virtual.events import StepSplit
 
 ALONE = Alone(64, 0.010, tuple(np.linspace(0.009, 0.011, 10).tolist()), 0.03)
@@ -36,12 +37,16 @@ def test_an_epoch_is_its_steps_and_as_sure() -> None:
 @pytest.mark.parametrize("hours", [0.01, 0.3, 1.0, 40.0, 1000.0, 1e6])
 def test_lost_time_is_of_a_poisson_number_of_failures(hours: float) -> None:
     cluster = ETHERNET.model_copy(update={"mtbf_hours": 100.0, "restart_s": 7.0})
-    found = failures_in(3600 * hours, 5, cluster)
-    assert found.expected == pytest.approx(hours * 5 / 100)
-    assert [found.least_s, found.most_s] == [7 * each for each in stats.poisson.ppf(WITHIN, found.expected)]
+    sound_s = 3600 * hours
+    epoch_s, expected = with_failures(Estimate(sound_s, sound_s, sound_s), 5, cluster)
+    assert expected == pytest.approx(hours * 5 / 100)
+    least, most = stats.poisson.ppf(WITHIN, expected)
+    assert epoch_s.low == min(epoch_s.value, sound_s + 7 * least)
+    assert epoch_s.high == max(epoch_s.value, sound_s + 7 * most)
 
 
 def test_failures_without_end_are_numbers_still() -> None:
-    found = failures_in(1e18, 5, ETHERNET.model_copy(update={"mtbf_hours": 1e-3, "restart_s": 7.0}))
-    assert found.least_s == pytest.approx(7 * found.expected, rel=1e-3)
-    assert found.most_s == pytest.approx(7 * found.expected, rel=1e-3)
+    cluster = ETHERNET.model_copy(update={"mtbf_hours": 1e-3, "restart_s": 1e-3})
+    epoch_s, expected = with_failures(Estimate(1e18, 1e18, 1e18), 5, cluster)
+    assert epoch_s.low - 1e18 == pytest.approx(1e-3 * expected, rel=2e-3)
+    assert epoch_s.high - 1e18 == pytest.approx(1e-3 * expected, rel=2e-3)

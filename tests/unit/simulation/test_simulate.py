@@ -11,12 +11,12 @@ from made_up_machine import BATCH, ETHERNET, SAMPLES, calibration, constant, net
 from manyhands.errors import UserError
 from manyhands.model.cluster import SlowNode
 from manyhands.model.crowd import step_times
-from manyhands.record.simulation import SimulationDir, SimulationRecord, SimulationRow
+from manyhands.record.simulation import Estimate, SimulationDir, SimulationRecord, SimulationRow
 from manyhands.simulation import simulate as module
 from manyhands.simulation.parts import TaskNetwork
 from manyhands.simulation.request import read_counts, read_syncs
-from manyhands.simulation.rows import failures_in
-from manyhands.simulation.spread import doubt, resampled
+from manyhands.simulation.rows import with_failures
+from manyhands.simulation.spread import resampled, uncertainty
 
 Predict = Callable[..., SimulationRecord]
 
@@ -64,7 +64,7 @@ def test_counts(text: Any, expected: list[int]) -> None:
         ("", "at least one number"),
         ("1,...,8", "dots in nodes stand between"),
         ("1,2,...", "dots in nodes stand between"),
-        ("2,1,...,8", "numbers that grow"),
+        ("2,1,...,8", "an increasing sequence such as 1,2, not 2,1"),
         ("1,2,...,999999999", "got 999999999"),
         ("1,2,...,300000", "at most 200,000"),
     ],
@@ -151,12 +151,12 @@ def test_calls_of_more_threads_than_were_measured_are_as_sure_as_their_lock() ->
     about = {"rows": 8, "sharing": 1, "on_host": True}
     cores = known.cores.model_copy(update={"lock_us": {2: 10.0, 16: 30.0}})
     timed = known.model_copy(update={"cores": cores})
-    two, many = (doubt(timed, "mlp", "threads", ranks=ranks, **about).calls for ranks in (2, 16))
-    guessed = doubt(known, "mlp", "threads", ranks=16, **about).calls
+    two, many = (uncertainty(timed, "mlp", "threads", ranks=ranks, **about).calls for ranks in (2, 16))
+    guessed = uncertainty(known, "mlp", "threads", ranks=16, **about).calls
     assert two == 0
     assert many == pytest.approx(math.log(1.2**2) / (2 * 1.645), rel=1e-3)
     assert guessed == pytest.approx(math.log(8 * 1.2) / (2 * 1.645), rel=1e-3)
-    assert doubt(known, "mlp", "mpi", ranks=16, **about).calls == 0, "which has no lock"
+    assert uncertainty(known, "mlp", "mpi", ranks=16, **about).calls == 0, "which has no lock"
 
 
 def test_a_node_may_have_several_workers(predict: Predict) -> None:
@@ -221,7 +221,7 @@ def test_failures_match_a_simulation_of_them() -> None:
         return now + work_s
 
     mean = sum(once(20.0) for _ in range(4000)) / 4000
-    assert 20 * failures_in(20.0, 1, cluster).factor == pytest.approx(mean, rel=0.03)
+    assert with_failures(Estimate(20.0, 20.0, 20.0), 1, cluster)[0].value == pytest.approx(mean, rel=0.03)
 
 
 def test_slow_nodes_are_waited_for_and_compared_with_a_sound_one(predict: Predict) -> None:
@@ -293,6 +293,16 @@ def test_resampling_keeps_blocks_and_pairs_together() -> None:
 def test_bad_requests(predict: Predict, options: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
         predict(**options)
+
+
+def test_what_a_given_calibration_lacks_is_said() -> None:
+    with pytest.raises(UserError, match=r"task 'cnn' is not calibrated; run 'manyhands calibrate cnn'"):
+        module.find_calibration(calibration(), "cnn", "mpi")
+    with pytest.raises(
+        UserError,
+        match=r"engine torch is not calibrated with task 'mlp'; run 'manyhands calibrate mlp --engines torch'",
+    ):
+        module.find_calibration(calibration(), "mlp", "torch")
 
 
 def test_an_uncalibrated_machine(predict: Predict, tmp_path: Path) -> None:

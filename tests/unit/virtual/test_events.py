@@ -9,8 +9,7 @@ from made_up_machine import CODEC, ETHERNET, NUMEL, OUTLINE, calibration, consta
 from manyhands import registry, sync
 from manyhands.model.cluster import Cluster, SlowNode
 from manyhands.model.hierarchy import call_s
-from manyhands.model.machine import CalibratedMachine, machine_of
-from manyhands.model.overlap import bucket_end_s
+from manyhands.model.machine import CalibratedMachine
 from manyhands.replica.meta import GradientReady
 from manyhands.replica.update import cut_aligned
 from manyhands.sync import Sync
@@ -27,7 +26,7 @@ FREE = 1e9
 
 def machine(text: str, n: int, adding: float = FREE, times=constant, cluster: Cluster = ETHERNET, seed: int = 0):
     strategy = sync.make(text)
-    return machine_of(
+    return CalibratedMachine(
         calibration(times, adding=adding),
         "mlp",
         engine="mpi",
@@ -138,7 +137,7 @@ def test_overlap_hides_buckets_behind_the_backward_pass() -> None:
     cost = [exchange_s("all-reduce", 4, 4 * (stop - max(0, stop - bucket))) for stop in stops]
     end_s = 0.0
     for ready_s, cost_s in zip(ready, cost, strict=True):
-        end_s = float(bucket_end_s(ready_s, end_s, cost_s))
+        end_s = max(ready_s, end_s) + cost_s
     assert split(f"overlap:bucket={bucket}", 4).step_s == pytest.approx(end_s + UPDATE_S)
 
 

@@ -3,8 +3,10 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from made_up_machine import ETHERNET, OUTLINE, calibration
@@ -13,14 +15,13 @@ from safetensors.torch import load_file
 from manyhands import RunRecord
 from manyhands.comm.sim import Instant, Machine
 from manyhands.errors import Diverged, UserError
-from manyhands.model.machine import machine_of
+from manyhands.model.machine import CalibratedMachine
 from manyhands.record import Pulse, read_events
 from manyhands.record.virtual import VirtualRecord
 from manyhands.sync import make as make_sync
-from manyhands.virtual import clock as virtual_clock
 from manyhands.virtual import courses as virtual_courses
 from manyhands.virtual import delayed as virtual_delayed
-from manyhands.virtual import train as virtual
+from manyhands.virtual import events as virtual_events
 from manyhands.virtual.events import Scene, simulate_steps
 from manyhands.virtual.train import train_virtually
 
@@ -135,7 +136,7 @@ def test_one_worker_stands_for_all_of_an_exact_strategy(task: str, tmp_path: Pat
     assert found.method == "one-worker"
 
 
-def test_the_virtual_clocks_order_the_events(tmp_path: Path, tiny: Tiny) -> None:
+def test_the_virtual_eventss_order_the_events(tmp_path: Path, tiny: Tiny) -> None:
     """The workers meet after their first step; then two make all four steps while the third makes a little over one."""
     machine = Steady({2: 3.0, 3: 0.0}, unit_s=1e-3)  # rank 3 is the server
     found = train_virtually(tiny("mlp"), 3, sync="async-server", machine=machine, out=tmp_path, steps=5, batch_size=10)
@@ -159,10 +160,10 @@ def test_steps_end_with_the_slowest_worker(sync: str, every: int, tiny: Tiny) ->
 
 @pytest.mark.parametrize(("sync", "every"), [("allreduce", 1), ("local-sgd:period=4", 4), ("average-epoch", 10)])
 def test_of_a_long_run_whole_cycles_are_drawn(sync: str, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(virtual_clock, "ENOUGH", 1)
+    monkeypatch.setattr(virtual_events, "ENOUGH", 1)
     scene = Scene(make_sync(sync), 3, OUTLINE, steps_per_epoch=10 if every == 10 else 1000)
     ends = [2.0 * step + 0.25 * (step // every + (step // 10 if every == 10 else 0)) for step in range(1, 61)]
-    assert virtual_clock.step_ends(scene, Steady({1: 2.0}), 60, seed=0) == pytest.approx(ends)
+    assert virtual_events.step_ends(scene, Steady({1: 2.0}), 60, seed=0) == pytest.approx(ends)
 
 
 @pytest.mark.parametrize("sync", ["allreduce", "local-sgd:period=3", "async-server"])
@@ -222,7 +223,7 @@ def test_a_bad_request_is_one_sentence(nodes: int, options: dict[str, Any], sent
 
 
 def test_more_replicas_than_fit_into_memory(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(virtual, "_free_bytes", lambda: 10_000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10_000, total=2**30))
     with pytest.raises(UserError, match=r"50 replicas of .* each do not fit into the 10.0 kB of memory"):
         train_virtually(tiny("mlp"), 50, sync="local-sgd", machine=Instant())
     assert train_virtually(tiny("mlp"), 50, machine=Instant(), steps=1).method == "one-worker"
@@ -237,6 +238,6 @@ def test_a_run_that_diverges_says_when(sync: str, tiny: Tiny) -> None:
 @pytest.mark.parametrize("sync", ["allreduce", "overlap", "local-sgd:period=4"])
 def test_a_calibrated_machine_takes_the_time_that_a_simulation_predicts(sync: str) -> None:
     scene = Scene(make_sync(sync), 4, OUTLINE, steps_per_epoch=1000)
-    machines = [machine_of(calibration(), "mlp", engine="mpi", cluster=ETHERNET, workers=4, rows_per_worker=8)] * 2
-    ends = virtual_clock.step_ends(scene, machines[0], 40, seed=0)
-    assert ends[-1] / 40 == pytest.approx(simulate_steps(scene, machines[1], 40).step_s, rel=0.01)
+    machine = CalibratedMachine(calibration(), "mlp", engine="mpi", cluster=ETHERNET, workers=4, rows_per_worker=8)
+    ends = virtual_events.step_ends(scene, machine, 40, seed=0)
+    assert ends[-1] / 40 == pytest.approx(simulate_steps(scene, machine, 40).step_s, rel=0.01)
