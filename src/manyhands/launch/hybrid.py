@@ -16,5 +16,4 @@ class HybridLauncher(ProcessLauncher):
     starter = Mpiexec()
 
     def check(self, config: RunConfig) -> None:
-        """Allow any numbers; inside mpiexec, as many processes as it started."""
         check_processes(config, self.starter)

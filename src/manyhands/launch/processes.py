@@ -1,4 +1,4 @@
-"""Ranks as processes: started by us, or by the user's own mpiexec, srun or torchrun."""
+"""What engines of several processes share: start the ranks, or join those of the user's mpiexec, srun or torchrun."""
 
 import os
 import threading
@@ -14,12 +14,13 @@ from manyhands.errors import ManyhandsError, RankFailed, check
 from manyhands.launch.base import Launcher, Observer, Worker
 from manyhands.launch.environment import leads, outer_world
 from manyhands.launch.failures import agree_in_world
+from manyhands.launch.guard.meeting import World, check_world, world_of
 from manyhands.launch.guard.process import LOST_S, SAY_S
 from manyhands.launch.guard.state import FailureKnown, Phase, own_state
 from manyhands.launch.in_process import LocalWatch
-from manyhands.launch.rank import World, check_world, run_process
+from manyhands.launch.rank import run_process
 from manyhands.launch.signals.interrupt import stop_on_signal, tell
-from manyhands.launch.signals.waiting import follow, saying_whom
+from manyhands.launch.signals.waiting import StopMonitor, monitored
 from manyhands.launch.spawn import Starter, num_processes
 from manyhands.launch.supervisor import supervise
 from manyhands.record.status import note_failure
@@ -27,40 +28,36 @@ from manyhands.tasks.setup import device_of
 from manyhands.training.job import Job
 
 WATCH_S = 1.0
-"""How often a server asks whether another rank has aborted."""
+"""How often a server checks whether another rank has aborted."""
 MISSES = 5
-"""How often it may ask in vain before it takes whoever keeps the store for gone."""
+"""How many checks may fail before the server takes the process that keeps the store for gone."""
 
 
 class ProcessLauncher(Launcher):
-    """Joins the world this process was started in, or starts one."""
+    """Joins the world that this process was started in, or starts one."""
 
     starter: ClassVar[Starter]
-    """What starts the processes."""
 
     def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
-        """Join the processes that are there, or start them."""
         if outer_world():
-            return join_world(self.starter.world(), worker, job, observe)
+            return join_world(world_of(self.starter.engine), worker, job, observe)
         return supervise(worker, job, observe, self.starter)
 
     def agree(self, text: str) -> str:
-        """Return rank 0's text."""
         outer = outer_world()
         if outer is None:
             return text
-        comm = self.starter.world()
+        comm = world_of(self.starter.engine)
         check_world(comm, outer.size)
         return agree_in_world(comm, text)
 
     @property
     def leads(self) -> bool:
-        """Whether this is rank 0, or the supervisor."""
         return leads()
 
 
 def check_importable(config: RunConfig) -> None:
-    """Refuse a task that only this process has."""
+    """Refuse a task that other processes cannot import."""
     check(
         config.task in tasks.names() or ".py" in config.task,
         "this engine starts new processes, which must import the task: "
@@ -69,7 +66,7 @@ def check_importable(config: RunConfig) -> None:
 
 
 def check_processes(config: RunConfig, starter: Starter) -> None:
-    """Refuse what other processes could not do: import the task, or be as many as nobody started."""
+    """Refuse a task that other processes cannot import, and a number of workers that was not started from outside."""
     check_importable(config)
     outer = outer_world()
     if outer is None:
@@ -89,9 +86,9 @@ def check_processes(config: RunConfig, starter: Starter) -> None:
 
 
 def join_world(comm: World, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
-    """Run the worker as the rank this process is; a failure here ends all ranks."""
+    """Run the worker as the rank that this process is; a failure here ends all ranks."""
     check_world(comm, num_processes(job.config))
-    agree_in_world(comm, "")  # with this, no rank can fail any more but by `report`
+    agree_in_world(comm, "")  # from here on, ranks fail by `report` alone
     state = own_state()
     state.phase = Phase.RUNNING
     if isinstance(comm, TorchComm):
@@ -113,13 +110,13 @@ def join_world(comm: World, worker: Worker, job: Job, observe: Observer) -> list
             watches.append(LocalWatch(stop, observe, state))
             return watches[-1]
 
-        patience = follow(lambda: [watch.step for watch in watches[:1]] or [-1], job.run.checkpoints)
-        with saying_whom(patience, stop) if comm.rank == 0 else nullcontext():
+        monitor = StopMonitor(lambda: [watch.step for watch in watches[:1]] or [-1], job.run.checkpoints)
+        with monitored(monitor, stop) if comm.rank == 0 else nullcontext():
             return run_process(worker, job, comm, watch_of, report)
 
 
 def _delay(error: ManyhandsError, rank: int) -> float:
-    """Return how long to wait for another rank that has the same to say, or more: it ends this one when it has."""
+    """Return how long to wait for a rank with the same error, or its cause: when it has reported, it ends this one."""
     if isinstance(error, RankFailed):
         return 0.0
     return (LOST_S if isinstance(error, PeerLost) else 0.0) + (SAY_S + 0.5 * min(rank, 4) if rank else 0.0)
@@ -127,10 +124,10 @@ def _delay(error: ManyhandsError, rank: int) -> float:
 
 @contextmanager
 def _leaving_with_others(comm: World, config: RunConfig) -> Iterator[None]:
-    """End this process when another rank of torchrun's has aborted, if it is a server.
+    """End this process, if it is a server under torchrun, when another rank has aborted.
 
-    A server waits for anybody, so it does not see one leave, and torchrun's SIGTERM must not end it: before a
-    checkpoint, workers ask it for its state.
+    A server waits for a message from anybody, so it does not notice that a rank leaves, and torchrun's SIGTERM must not
+    end it: before a checkpoint, workers ask it for its state.
     """
     if not isinstance(comm, TorchComm) or comm.rank < config.workers:
         yield

@@ -4,7 +4,7 @@ from typing import final
 
 from manyhands.comm.torch_ import TorchComm
 from manyhands.config import RunConfig
-from manyhands.errors import check
+from manyhands.launch.base import check_one_thread
 from manyhands.launch.processes import ProcessLauncher, check_processes
 from manyhands.launch.spawn import Children
 
@@ -17,7 +17,5 @@ class TorchLauncher(ProcessLauncher):
     starter = Children()
 
     def check(self, config: RunConfig) -> None:
-        """Allow any number of workers of one thread each; inside torchrun, as many as it started."""
-        hint = f"say --workers {config.size}, or choose --engine hybrid"
-        check(config.threads == 1, f"--threads belongs to engine hybrid; {hint}")
+        check_one_thread(config)
         check_processes(config, self.starter)

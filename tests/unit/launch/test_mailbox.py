@@ -57,12 +57,12 @@ def test_a_failure_arrives_whether_or_not_it_can_be_written(
 ) -> None:
     if gone:
         shutil.rmtree(folder.path)
-    write_failure(folder, error, 0)
+    write_failure(folder.failure(0), error)
     said = capsys.readouterr().err
-    (found,) = [failure_in(f"[0] {line}") for line in said.splitlines()] if gone else read_failures(folder)
-    assert str(found) == str(error)
+    (arrived,) = [failure_in(f"[0] {line}") for line in said.splitlines()] if gone else read_failures(folder)
+    assert str(arrived) == str(error)
     assert bool(said) == gone
-    assert type(found) is (type(error) if not isinstance(error, CannotWrite) else ManyhandsError)
+    assert type(arrived) is (type(error) if not isinstance(error, CannotWrite) else ManyhandsError)
 
 
 @pytest.mark.parametrize("line", ["", "a user's own words\n", "manyhands-failure: {\n", "manyhands: stopped\n"])
