@@ -12,6 +12,9 @@ from manyhands.comm import Comm
 from manyhands.comm.torch_ import PeerLost
 from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, RankFailed, check
+from manyhands.launch.environment import leads, outer_world
+from manyhands.launch.failures import agree_in_world
+from manyhands.launch.guard.meeting import check_world, world_of
 from manyhands.training.job import Job
 from manyhands.training.watch import Observer as Observer
 from manyhands.training.watch import Watch
@@ -36,12 +39,17 @@ class Launcher(ABC):
 
     def agree(self, text: str) -> str:
         """Return the text of the process that leads, where several were started from outside."""
-        return text
+        outer = outer_world()
+        if outer is None:
+            return text
+        comm = world_of(outer.engine)
+        check_world(comm, outer.size)
+        return agree_in_world(comm, text)
 
     @property
     def leads(self) -> bool:
-        """Whether this process prints for all."""
-        return True
+        """Whether this process prints for all that were started with it."""
+        return leads()
 
 
 def make(engine: str) -> Launcher:

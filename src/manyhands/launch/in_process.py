@@ -11,7 +11,7 @@ from manyhands.comm import Comm
 from manyhands.comm.threads import GroupAborted
 from manyhands.errors import ManyhandsError, Stopped
 from manyhands.launch.base import Observer, Worker, failure
-from manyhands.launch.guard.state import RankState
+from manyhands.launch.guard.state import own_state
 from manyhands.record import Pulse
 from manyhands.training.job import Job
 from manyhands.training.watch import Watch
@@ -31,16 +31,13 @@ Calls = SimpleQueue[Callable[[], None]]
 
 @final
 class LocalWatch(Watch):
-    """Watches one rank of this process; the step goes to the rank's guard too, if it has one."""
+    """Watches one rank of this process, and tells the step to the rank's guard, if it has one."""
 
-    def __init__(self, stop: threading.Event, observe: Observer, state: RankState | None = None) -> None:
-        self._stop, self.observe, self._state = stop, observe, state
-        self.step = -1
+    def __init__(self, stop: threading.Event, observe: Observer) -> None:
+        self._stop, self.observe, self.step = stop, observe, -1
 
     def at(self, step: int) -> None:
-        self.step = step
-        if self._state is not None:
-            self._state.step = step
+        self.step = own_state().step = step
 
     def stop_asked(self) -> bool:
         return self._stop.is_set()
@@ -81,9 +78,13 @@ def run_threads(
         results = [run(0)]
     else:
         calls = Calls()
+
+        def call_here(observe: Observer, pulse: Pulse) -> None:
+            calls.put(partial(observe, pulse))
+
         for watch in watches:
             if isinstance(watch, LocalWatch):  # an observer is called in the thread that started the run
-                watch.observe = partial(_call_later, calls, watch.observe)
+                watch.observe = partial(call_here, watch.observe)
         try:
             results = _in_threads(run, [f"{_NAME} {comm.rank}" for comm in comms], failures, calls, look)
         except BaseException:
@@ -92,10 +93,6 @@ def run_threads(
     if failures:
         raise failures[0]
     return results
-
-
-def _call_later(calls: Calls, observe: Observer, pulse: Pulse) -> None:
-    calls.put(partial(observe, pulse))
 
 
 def in_threads(work: Callable[[int], T], count: int) -> list[T]:

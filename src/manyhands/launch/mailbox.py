@@ -27,7 +27,7 @@ from manyhands.errors import Diverged, ManyhandsError, RankFailed, Stopped, User
 from manyhands.launch.signals.stops import STOPS
 from manyhands.record import Pulse, RunDir, write_atomically
 from manyhands.record.files import writing
-from manyhands.training.watch import Watch
+from manyhands.training.watch import Observer, Watch
 
 if TYPE_CHECKING:
     from manyhands.launch.base import Worker
@@ -193,8 +193,7 @@ class LiveWatch(Watch):
     """
 
     def __init__(self, folder: LiveFolder, rank: int) -> None:
-        self._folder, self.step = folder, -1
-        self._stop = threading.Event()
+        self._folder, self.step, self.stop = folder, -1, threading.Event()
         with writing(folder.rank(rank)):
             self._file = os.open(folder.rank(rank), os.O_RDWR | os.O_CREAT, 0o644)
             weakref.finalize(self, os.close, self._file)
@@ -206,17 +205,18 @@ class LiveWatch(Watch):
             os.pwrite(self._file, struct.pack("<q", step), 8)
 
     def stop_asked(self) -> bool:
-        return self._stop.is_set() or self._folder.stop.exists()
+        return self.stop.is_set() or self._folder.stop.exists()
 
     def pulse(self, pulse: Pulse) -> None:
         with contextlib.suppress(OSError), open(self._folder.pulses, "a") as f:  # a run goes on on a full disk
             f.write(pulse.model_dump_json() + "\n")
 
-    def stop_on_signals(self) -> None:
-        """End after the step on the signals that batch systems send before the time limit; ignore SIGINT."""
-        for number in STOPS:
-            signal.signal(number, lambda *_: self._stop.set())
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+def stop_on_signals(*watches: LiveWatch) -> None:
+    """Have this process's ranks end after the step on signals of batch systems; ignore SIGINT."""
+    for number in STOPS:
+        signal.signal(number, lambda *_: [watch.stop.set() for watch in watches])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def read_status(folder: LiveFolder, rank: int) -> RankStatus | None:
@@ -226,14 +226,6 @@ def read_status(folder: LiveFolder, rank: int) -> RankStatus | None:
         return None
     pid, step, host = _STATUS.unpack(path.read_bytes()[: _STATUS.size])
     return RankStatus(pid, step, host.rstrip(b"\0").decode(errors="replace"))
-
-
-def read_pulse(line: str) -> Pulse | None:
-    """Return the pulse in a line of the pulses' file; None if a full disk has cut the line off."""
-    try:
-        return Pulse.model_validate_json(line)
-    except ValidationError:
-        return None
 
 
 @final
@@ -252,3 +244,13 @@ class Tail:
             complete, end, _ = f.read().rpartition(b"\n")
         self._num_read += len(complete) + len(end)
         return complete.decode(errors="replace").split("\n") if end else []
+
+
+def show_pulses(pulses: Tail, observe: Observer) -> None:
+    """Call `observe` with each new pulse of the pulses' file, except one that a full disk has cut off."""
+    for line in pulses.lines():
+        try:
+            pulse = Pulse.model_validate_json(line)
+        except ValidationError:
+            continue
+        observe(pulse)

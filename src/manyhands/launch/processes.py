@@ -1,10 +1,8 @@
 """What engines of several processes share: start the ranks, or join those of the user's mpiexec, srun or torchrun."""
 
 import os
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 from manyhands import tasks
@@ -12,7 +10,7 @@ from manyhands.comm.torch_ import PeerLost, TorchComm
 from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, RankFailed, check
 from manyhands.launch.base import Launcher, Observer, Worker
-from manyhands.launch.environment import leads, outer_world
+from manyhands.launch.environment import outer_world
 from manyhands.launch.failures import agree_in_world
 from manyhands.launch.guard.meeting import World, check_world, world_of
 from manyhands.launch.guard.process import LOST_S, SAY_S
@@ -20,8 +18,8 @@ from manyhands.launch.guard.state import FailureKnown, Phase, own_state
 from manyhands.launch.in_process import LocalWatch
 from manyhands.launch.rank import run_process
 from manyhands.launch.signals.interrupt import stop_on_signal, tell
-from manyhands.launch.signals.waiting import StopMonitor, monitored
-from manyhands.launch.spawn import Starter, num_processes
+from manyhands.launch.signals.waiting import LOOK_S, StopMonitor, repeating
+from manyhands.launch.spawn import Starter, find_mpiexec, num_processes
 from manyhands.launch.supervisor import supervise
 from manyhands.record.status import note_failure
 from manyhands.tasks.setup import device_of
@@ -43,18 +41,6 @@ class ProcessLauncher(Launcher):
             return join_world(world_of(self.starter.engine), worker, job, observe)
         return supervise(worker, job, observe, self.starter)
 
-    def agree(self, text: str) -> str:
-        outer = outer_world()
-        if outer is None:
-            return text
-        comm = world_of(self.starter.engine)
-        check_world(comm, outer.size)
-        return agree_in_world(comm, text)
-
-    @property
-    def leads(self) -> bool:
-        return leads()
-
 
 def check_importable(config: RunConfig) -> None:
     """Refuse a task that other processes cannot import."""
@@ -70,7 +56,8 @@ def check_processes(config: RunConfig, starter: Starter) -> None:
     check_importable(config)
     outer = outer_world()
     if outer is None:
-        starter.check(config)
+        if starter.engine == "mpi":
+            find_mpiexec(config.mpiexec)
         return
     check(
         outer.engine == starter.engine,
@@ -104,15 +91,10 @@ def join_world(comm: World, worker: Worker, job: Job, observe: Observer) -> list
         time.sleep(SAY_S)
 
     with stop_on_signal(say=comm.rank == 0) as stop, _leaving_with_others(comm, job.config):
-        watches: list[LocalWatch] = []
-
-        def watch_of(rank: int) -> LocalWatch:
-            watches.append(LocalWatch(stop, observe, state))
-            return watches[-1]
-
-        monitor = StopMonitor(lambda: [watch.step for watch in watches[:1]] or [-1], job.run.checkpoints)
-        with monitored(monitor, stop) if comm.rank == 0 else nullcontext():
-            return run_process(worker, job, comm, watch_of, report)
+        watches = [LocalWatch(stop, observe) for _ in range(job.config.threads)]
+        monitor = StopMonitor(lambda: [watches[0].step], job.run.checkpoints)
+        with repeating(lambda: monitor.look(stop=stop.is_set()), LOOK_S) if comm.rank == 0 else nullcontext():
+            return run_process(worker, job, comm, watches, report)
 
 
 def _delay(error: ManyhandsError, rank: int) -> float:
@@ -122,30 +104,21 @@ def _delay(error: ManyhandsError, rank: int) -> float:
     return (LOST_S if isinstance(error, PeerLost) else 0.0) + (SAY_S + 0.5 * min(rank, 4) if rank else 0.0)
 
 
-@contextmanager
-def _leaving_with_others(comm: World, config: RunConfig) -> Iterator[None]:
+def _leaving_with_others(comm: World, config: RunConfig) -> AbstractContextManager[None]:
     """End this process, if it is a server under torchrun, when another rank has aborted.
 
     A server waits for a message from anybody, so it does not notice that a rank leaves, and torchrun's SIGTERM must not
     end it: before a checkpoint, workers ask it for its state.
     """
     if not isinstance(comm, TorchComm) or comm.rank < config.workers:
-        yield
-        return
-    done = threading.Event()
+        return nullcontext()
+    misses = 0
 
     def watch() -> None:
-        misses = 0
-        while not done.wait(WATCH_S):
-            misses = 0 if comm.reachable() else misses + 1
-            if comm.aborted() or misses >= MISSES:
-                own_state().known = FailureKnown.USER
-                os._exit(1)
+        nonlocal misses
+        misses = 0 if comm.reachable() else misses + 1
+        if comm.aborted() or misses >= MISSES:
+            own_state().known = FailureKnown.USER
+            os._exit(1)
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()
+    return repeating(watch, WATCH_S)

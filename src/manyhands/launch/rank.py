@@ -22,7 +22,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,7 +42,7 @@ from manyhands.launch.guard.meeting import World, check_world, meet_mpi
 from manyhands.launch.guard.process import LOST_S
 from manyhands.launch.guard.state import FailureKnown, own_state
 from manyhands.launch.in_process import run_threads
-from manyhands.launch.mailbox import LiveFolder, LiveWatch, read_job, write_failure
+from manyhands.launch.mailbox import LiveFolder, LiveWatch, read_job, stop_on_signals, write_failure
 from manyhands.launch.signals.interrupt import die_with_parent
 from manyhands.machine import facts
 from manyhands.record import write_atomically
@@ -57,7 +57,7 @@ def run_process(
     worker: Worker,
     job: Job,
     comm: World,
-    watch_of: Callable[[int], Any],
+    watches: Sequence[Any],
     report: Callable[[ManyhandsError], None],
 ) -> list[dict[str, Any]]:
     """Run this process's ranks, one or the `threads` of the hybrid engine; return their results.
@@ -80,7 +80,7 @@ def run_process(
 
     workers, cores = share_of_host(comm, job.config.workers)
     with process_settings(job.config, workers * threads, cores):
-        results = run_threads(worker, job, comms, [watch_of(c.rank) for c in comms], end_all)
+        results = run_threads(worker, job, comms, watches, end_all)
     if isinstance(comm, MPIComm):
         comm.settle()
     return results
@@ -113,19 +113,18 @@ def main() -> None:
         write_failure(folder.failure(comm.rank), error)
         own_state().known = FailureKnown.USER
 
-    def watch_of(rank: int) -> LiveWatch:
-        watch = LiveWatch(folder, rank)
-        watch.stop_on_signals()
-        return watch
-
     try:
         check_world(comm, num_ranks(job.config) // threads)
         sys.path[:0] = json.loads(os.environ.get("MANYHANDS_PATH", "[]"))
-        if threads > 1:
-            job = _with_data(job)
-        results = run_process(load_worker(worker_name), job, comm, watch_of, report)
-        for t, result in enumerate(results):
-            write_atomically(folder.result(comm.rank * threads + t), json.dumps(result))
+        if threads > 1:  # read the data once for all of them
+            started, task = time.perf_counter(), tasks.load(job.config.task)
+            data = load_data(task, job.config)
+            job = replace(job, task=task, data=data, read_s=time.perf_counter() - started)
+        worker, ranks = load_worker(worker_name), range(comm.rank * threads, (comm.rank + 1) * threads)
+        watches = [LiveWatch(folder, rank) for rank in ranks]
+        stop_on_signals(*watches)
+        for rank, result in zip(ranks, run_process(worker, job, comm, watches, report), strict=True):
+            write_atomically(folder.result(rank), json.dumps(result))
         comm.close() if isinstance(comm, TorchComm) else comm.barrier()
     except BaseException as error:
         report(failure(error, comm.rank * threads, -1))
@@ -137,14 +136,6 @@ def load_worker(name: str) -> Worker:
     module, _, function = name.partition(":")
     worker: Worker = getattr(importlib.import_module(module), function)
     return worker
-
-
-def _with_data(job: Job) -> Job:
-    """Return the job with its data, read once for all threads of this process."""
-    started = time.perf_counter()
-    task = tasks.load(job.config.task)
-    data = load_data(task, job.config)
-    return replace(job, task=task, data=data, read_s=time.perf_counter() - started)
 
 
 def _meet(config: RunConfig, address: str = "", rank: str = "0", listener: str = "") -> World:

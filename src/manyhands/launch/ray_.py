@@ -19,7 +19,7 @@ from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, RankFailed, check
 from manyhands.launch.base import Launcher, Observer, Worker, check_one_thread
 from manyhands.launch.environment import check_alone
-from manyhands.launch.mailbox import LiveFolder, Tail, failure_of, live_folder, read_failures, read_pulse, read_status
+from manyhands.launch.mailbox import LiveFolder, Tail, failure_of, live_folder, read_failures, read_status, show_pulses
 from manyhands.launch.on_ray.actor import FAILURE, RankActor
 from manyhands.launch.on_ray.cluster import check_ray, cluster, forgiving_ray, line_of
 from manyhands.launch.processes import check_importable
@@ -162,9 +162,7 @@ class _RayRanks:
 
     def _show(self, observe: Observer) -> None:
         """Forward the ranks' new pulses to `observe`, and their new output to stderr."""
-        for line in self._pulses.lines():
-            if pulse := read_pulse(line):
-                observe(pulse)
+        show_pulses(self._pulses, observe)
         for rank, output in enumerate(self._outputs):
             for line in output.lines():
                 if crash := _SIGNAL.search(line):

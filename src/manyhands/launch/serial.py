@@ -10,7 +10,7 @@ from manyhands.launch.blas_threads.count import process_settings
 from manyhands.launch.environment import check_alone
 from manyhands.launch.in_process import LocalWatch, run_threads
 from manyhands.launch.signals.interrupt import stop_on_signal
-from manyhands.launch.signals.waiting import StopMonitor, monitored
+from manyhands.launch.signals.waiting import LOOK_S, StopMonitor, repeating
 from manyhands.machine import facts
 from manyhands.training.job import Job
 
@@ -29,5 +29,6 @@ class SerialLauncher(Launcher):
     def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
         with process_settings(job.config, 1, facts.cores()), stop_on_signal() as stop:
             watch = LocalWatch(stop, observe)
-            with monitored(StopMonitor(lambda: [watch.step], job.run.checkpoints), stop):
+            monitor = StopMonitor(lambda: [watch.step], job.run.checkpoints)
+            with repeating(lambda: monitor.look(stop=stop.is_set()), LOOK_S):  # to give up is left to the user
                 return run_threads(worker, job, [SelfComm()], [watch], on_failure=lambda _: None)

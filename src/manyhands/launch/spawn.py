@@ -38,14 +38,10 @@ class Starter(ABC):
     """The name of a process in messages to the user."""
     engine: ClassVar[str]
     """The `OuterWorld.engine` of equal processes that were started from outside."""
-    noise: ClassVar[re.Pattern[str]]
+    noise: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")
     """Lines of output that mean nothing to the user."""
     guess: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")
     """Lines that blame a process which may be the wrong one."""
-
-    @abstractmethod
-    def check(self, config: RunConfig) -> None:
-        """Raise a `UserError` if the processes cannot be started on this host."""
 
     @abstractmethod
     def start(self, config: RunConfig, folder: LiveFolder) -> Iterator[Process]:
@@ -65,9 +61,6 @@ class Mpiexec(Starter):
     noise = re.compile(r"^(=|YOUR APPLICATION|This typically refers|Please see|application called MPI_Abort|Abort\()")
     guess = re.compile(r"^=   PID \d+ RUNNING AT")
 
-    def check(self, config: RunConfig) -> None:
-        find_mpiexec(config.mpiexec)
-
     def start(self, config: RunConfig, folder: LiveFolder) -> Iterator[Process]:
         processes = str(num_processes(config))
         yield _popen([*find_mpiexec(config.mpiexec), "-n", processes, *_rank_command(folder)], config)
@@ -84,10 +77,6 @@ class Children(Starter):
 
     name = "a rank"
     engine = "torch"
-    noise = re.compile(r"(?!)")
-
-    def check(self, config: RunConfig) -> None:
-        pass  # every host can start processes
 
     def start(self, config: RunConfig, folder: LiveFolder) -> Iterator[Process]:
         with torch_.listen() as listener:  # open before the first rank runs: none comes too early or finds it taken
@@ -114,7 +103,10 @@ def num_processes(config: RunConfig) -> int:
 
 
 def find_mpiexec(given: str = "") -> list[str]:
-    """Return the command that starts MPI ranks: the user's, the one beside this Python, or the one on the path."""
+    """Return the command that starts MPI ranks: the user's, the one beside this Python, or the one on the path.
+
+    Raise a `UserError` if there is none.
+    """
     if given:
         words = shlex.split(given)
         check(bool(shutil.which(words[0])), f"there is no command '{words[0]}' to start MPI ranks with")

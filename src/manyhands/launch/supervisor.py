@@ -1,6 +1,7 @@
 """Watch the processes of a run: forward their output and progress, find the rank to blame, leave no process behind."""
 
 import json
+import math
 import os
 import signal
 import threading
@@ -18,7 +19,7 @@ from manyhands.errors import ManyhandsError
 from manyhands.launch.base import Observer, Worker
 from manyhands.launch.guard.process import cause_of
 from manyhands.launch.guard.segments import sweep
-from manyhands.launch.mailbox import LiveFolder, Tail, failure_in, live_folder, read_failures, read_pulse, read_status
+from manyhands.launch.mailbox import LiveFolder, Tail, failure_in, live_folder, read_failures, read_status, show_pulses
 from manyhands.launch.signals.interrupt import stop_on_signal, tell
 from manyhands.launch.signals.waiting import StopMonitor
 from manyhands.launch.spawn import Process, Starter
@@ -32,8 +33,6 @@ END_S = 2.0
 """How long killed processes may take to be gone."""
 OUTPUT_LINES = 400
 """The last lines of the ranks' output that are kept to explain a failure."""
-
-NEVER = float("inf")
 
 
 def supervise(worker: Worker, job: Job, observe: Observer, starter: Starter) -> list[dict[str, Any]]:
@@ -87,21 +86,21 @@ class _RankProcesses:
 
     def wait(self, observe: Observer, stop: threading.Event, monitor: StopMonitor) -> list[int | None]:
         """Follow the run to its end; return the processes' exit statuses, None for those that must be killed."""
-        fail_by = NEVER
+        fail_by = math.inf
         while None in (statuses := [process.poll() for process in self._processes]):
             time.sleep(POLL_S)
-            self._show_new_pulses(observe)
+            show_pulses(self._pulses, observe)
             now = time.monotonic()
             if stop.is_set():
                 if not all(self._folder.rank(rank).is_file() for rank in range(self._size)):
                     raise KeyboardInterrupt  # the ranks have not met yet, so none can finish a step
                 self._folder.ask_to_stop()
             monitor.look_or_give_up(stop=stop.is_set())
-            if fail_by == NEVER and (any(statuses) or self._is_failure_reported()):
+            if fail_by == math.inf and (any(statuses) or self._is_failure_reported()):
                 fail_by = now + FAILURE_GRACE_S
             if now > fail_by:
                 return statuses
-        self._show_new_pulses(observe)
+        show_pulses(self._pulses, observe)
         for reader in self._readers:
             reader.join(timeout=1)
         return statuses
@@ -109,7 +108,10 @@ class _RankProcesses:
     def kill(self) -> None:
         """Kill all that is left: the processes' sessions, and the ranks themselves."""
         pids = [status.pid for rank in range(self._size) if (status := read_status(self._folder, rank))]
-        descendants = [child for process in self._processes for child in _descendants(process.pid)]
+        descendants: list[psutil.Process] = []
+        for process in self._processes:
+            with suppress(psutil.Error):
+                descendants += psutil.Process(process.pid).children(recursive=True)
         for process in self._processes:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -144,13 +146,7 @@ class _RankProcesses:
         return ManyhandsError(f"{self._starter.name} {how}" + (f":\n{tail}" if tail else ""))
 
     def _is_failure_reported(self) -> bool:
-        patterns = ("failure-*.json", "death-*.json")
-        return bool(self._printed_failures) or any(next(self._folder.path.glob(name), None) for name in patterns)
-
-    def _show_new_pulses(self, observe: Observer) -> None:
-        for line in self._pulses.lines():
-            if pulse := read_pulse(line):
-                observe(pulse)
+        return bool(self._printed_failures or read_failures(self._folder) or read_failures(self._folder, "death"))
 
     def _forward(self, process: Process) -> None:
         """Print the process's output on stderr, except mpiexec's own messages, and keep it for `failure`."""
@@ -163,11 +159,3 @@ class _RankProcesses:
                 self._output.append(line)
                 if not self._starter.noise.match(line):
                     tell(line, end="")  # whether or not anybody reads it: the ranks must not wait for that
-
-
-def _descendants(pid: int) -> list[psutil.Process]:
-    try:
-        children: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
-        return children
-    except psutil.Error:
-        return []

@@ -37,29 +37,20 @@ def ranks_here(config: RunConfig) -> int | None:
 @contextmanager
 def process_settings(config: RunConfig, ranks_here: int, cores_here: int) -> Iterator[None]:
     """Set the number of BLAS threads, the interpreter's switch interval and full float32 for the time of a run."""
-    threads, threads_before = blas_threads(config, ranks_here, cores_here), torch.get_num_threads()
-    interval_before = sys.getswitchinterval()
-    torch.set_num_threads(threads)
-    sys.setswitchinterval(SWITCH_S)
-    try:
-        with threadpool_limits(threads), _full_float32(deterministic=config.exact):
-            yield
-    finally:
-        sys.setswitchinterval(interval_before)
-        torch.set_num_threads(threads_before)
-
-
-@contextmanager
-def _full_float32(*, deterministic: bool) -> Iterator[None]:
-    """Keep cuDNN from rounding float32 to 10 bits (TF32), far coarser than the round-off that equality allows."""
-    cudnn = torch.backends.cudnn
-    # Since torch 2.9 the precision is named per operation, and the older switch must not be mixed with it.
-    kinds = [getattr(cudnn, name) for name in ("conv", "rnn") if hasattr(cudnn, name)]
+    threads, cudnn = blas_threads(config, ranks_here, cores_here), torch.backends.cudnn
     with ExitStack() as stack:
-        stack.enter_context(replaced(cudnn, "deterministic", deterministic))
-        for kind in kinds:
-            stack.enter_context(replaced(kind, "fp32_precision", "ieee"))
-        if not kinds:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(threads)
+        stack.callback(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(SWITCH_S)
+        stack.enter_context(threadpool_limits(threads))
+        stack.enter_context(replaced(cudnn, "deterministic", config.exact))
+        # cuDNN would round float32 to 10 bits (TF32), far coarser than the round-off that equality allows. Since torch
+        # 2.9 the precision is named per operation, and the older switch must not be mixed with it.
+        operations = [getattr(cudnn, name) for name in ("conv", "rnn") if hasattr(cudnn, name)]
+        for operation in operations:
+            stack.enter_context(replaced(operation, "fp32_precision", "ieee"))
+        if not operations:
             stack.enter_context(replaced(cudnn, "allow_tf32", False))
         yield
 

@@ -7,16 +7,14 @@ programs is kept for an hour, so that equal runs made together have equal bits, 
 """
 
 import json
-import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import numpy as np
 import torch
-from pydantic import BaseModel, PositiveInt, RootModel
+from pydantic import BaseModel, PositiveInt, TypeAdapter
 
 from manyhands.config import RunConfig
 from manyhands.data import Dataset
@@ -27,6 +25,7 @@ from manyhands.machine.load import SHORTEST_S, CoreMeter, others_of
 from manyhands.record import Others, write_atomically
 from manyhands.record.files import alone_in
 from manyhands.replica import Replica
+from manyhands.tasks.seeding import seeded
 from manyhands.training.plan import Plan
 from manyhands.training.step import compute_gradients
 
@@ -58,8 +57,8 @@ class ThreadChoice(BaseModel):
         return self.quiet or abs(time.time() - self.made_s) < KEPT_S
 
 
-class ThreadChoices(RootModel[dict[str, ThreadChoice]]):
-    """The file of this machine's choices, by `_key`."""
+_CHOICES = TypeAdapter(dict[str, ThreadChoice])
+"""The file of this machine's choices, by `_key`."""
 
 
 def with_chosen_threads(
@@ -122,7 +121,7 @@ def _key(config: RunConfig, share: int) -> str:
 def _read_choices(path: Path) -> dict[str, ThreadChoice]:
     """Return the choices made on this machine before; none if the file is damaged."""
     try:
-        return ThreadChoices.model_validate_json(path.read_bytes()).root
+        return _CHOICES.validate_json(path.read_bytes())
     except (OSError, ValueError):
         return {}
 
@@ -139,7 +138,7 @@ def _remember(path: Path, key: str, choice: ThreadChoice) -> ThreadChoice:
             before = choices.get(key)
             if before is not None and (before.quiet or not choice.quiet):
                 return before
-            write_atomically(path, ThreadChoices({**choices, key: choice}).model_dump_json(indent=1) + "\n")
+            write_atomically(path, _CHOICES.dump_json({**choices, key: choice}, indent=1) + b"\n")
     return choice
 
 
@@ -195,13 +194,10 @@ def _leaving_no_trace(replica: Replica) -> Iterator[None]:
     """Restore weights, buffers and the process-wide random generators: the run may train this very model."""
     tensors = [*replica.module.parameters(), *replica.module.buffers()]
     before = [t.detach().clone() for t in tensors]
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        try:
+    try:
+        with seeded(0):
             yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)
-            with torch.no_grad():
-                for t, value in zip(tensors, before, strict=True):
-                    t.copy_(value)
+    finally:
+        with torch.no_grad():
+            for t, value in zip(tensors, before, strict=True):
+                t.copy_(value)

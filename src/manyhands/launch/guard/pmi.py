@@ -13,7 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import final
 
-_VARIABLE = "PMI_FD"
+PMI_FD = "PMI_FD"
+"""The variable with the number of the open file, where there is one."""
 ANSWER_S = 2.0
 """How long the starter may take to answer the greeting before an abort."""
 
@@ -23,22 +24,17 @@ class PmiRelay:
     """Stands between a rank and its starter; made before the guard forks the rank."""
 
     def __init__(self) -> None:
-        self._starter = int(os.environ[_VARIABLE])
+        self._starter = int(os.environ[PMI_FD])
         self._guard_end, self._rank_end = socket.socketpair()
         self._begun = False
         self.aborted = False
         """Whether the rank has asked for an abort that was held back."""
 
-    @classmethod
-    def make(cls) -> "PmiRelay | None":
-        """Return a relay, if this process was started with a PMI connection."""
-        return cls() if _VARIABLE in os.environ else None
-
     def use_in_rank(self) -> None:
         """In the rank's process: let MPI talk to the guard instead of the starter."""
         os.close(self._starter)
         self._guard_end.close()
-        os.environ[_VARIABLE] = str(self._rank_end.detach())
+        os.environ[PMI_FD] = str(self._rank_end.detach())
 
     def start_in_guard(self, may_abort: Callable[[], bool]) -> None:
         """In the guard's process: relay from now on; an abort only if `may_abort` returns True."""
@@ -57,22 +53,16 @@ class PmiRelay:
         rank = self._guard_end.fileno()
         with suppress(OSError):
             while True:
-                ready, _, _ = select.select([rank, self._starter], [], [])
-                if rank in ready:
-                    message = os.read(rank, 1 << 16)
-                    if not message:
-                        return
-                    self._begun = True
-                    if b"cmd=abort" in message and not may_abort():
-                        self.aborted = True
-                        continue
-                    _write_all(self._starter, message)
-                if self._starter in ready:
-                    message = os.read(self._starter, 1 << 16)
+                for source in select.select([rank, self._starter], [], [])[0]:
+                    message = os.read(source, 1 << 16)
                     if not message:
                         self._guard_end.close()
                         return
-                    _write_all(rank, message)
+                    self._begun |= source == rank
+                    if source == rank and b"cmd=abort" in message and not may_abort():
+                        self.aborted = True
+                    else:
+                        _write_all(self._starter if source == rank else rank, message)
 
 
 def _write_all(fd: int, message: bytes) -> None:

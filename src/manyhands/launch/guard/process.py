@@ -21,7 +21,7 @@ from typing import final
 
 from manyhands.errors import RankFailed
 from manyhands.launch.environment import OuterWorld, started_world
-from manyhands.launch.guard.pmi import PmiRelay
+from manyhands.launch.guard.pmi import PMI_FD, PmiRelay
 from manyhands.launch.guard.segments import WaitingMark, sweep
 from manyhands.launch.guard.siblings import Siblings, ancestors
 from manyhands.launch.guard.state import FailureKnown, Phase, RankState, keep_state, share_state
@@ -58,7 +58,7 @@ def start_guard(report: Report) -> None:
         state, fd = share_state()
     except OSError:  # a sandbox may not allow it; then the rank runs without a guard
         return
-    guard, starter, pmi = os.getpid(), os.getppid(), PmiRelay.make()
+    guard, starter, pmi = os.getpid(), os.getppid(), PmiRelay() if PMI_FD in os.environ else None
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -5,8 +5,10 @@ Neither mpiexec nor srun ends the other ranks then, and these would wait in MPI_
 
 import os
 import time
-from pathlib import Path
+from contextlib import suppress
 from typing import final
+
+import psutil
 
 _LOCAL = (
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_RANK"),
@@ -57,62 +59,31 @@ class Siblings:
     def _ranks_present(self) -> dict[int, int]:
         """Return the rank of each local rank that has a living process; nothing if one process does not tell."""
         present = {}
-        for pid in _children(self._starter):
-            variables = _environ(pid)
-            if variables is None or self._local_rank not in variables or self._rank not in variables:
-                if _stat(pid) is None:
-                    continue
-                return {}
-            present[int(variables[self._local_rank])] = int(variables[self._rank])
+        try:
+            for process in psutil.Process(self._starter).children():
+                with suppress(psutil.NoSuchProcess):  # it has just ended
+                    if process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                        variables = process.environ()
+                        present[int(variables[self._local_rank])] = int(variables[self._rank])
+        except (psutil.Error, KeyError):
+            return {}
         return present
 
     def _find_starter(self) -> int:
         """Return the nearest ancestor that is not this rank, if it is a known program: a shell may stand between."""
-        pid, local_rank = os.getpid(), os.environ[self._local_rank]
-        while (variables := _environ(pid)) and variables.get(self._local_rank) == local_rank:
-            pid = _parent(pid)
-        try:
-            name = Path(f"/proc/{pid}/comm").read_text().strip()
-        except OSError:
-            return 0
-        return pid if name in STARTERS else 0
+        local_rank = os.environ[self._local_rank]
+        process: psutil.Process | None = psutil.Process()
+        with suppress(psutil.Error):  # the starter may belong to another user
+            while process and process.environ().get(self._local_rank) == local_rank:
+                process = process.parent()
+        with suppress(psutil.Error):
+            return process.pid if process and process.name() in STARTERS else 0
+        return 0
 
 
 def ancestors() -> set[int]:
     """Return the process ids of this process's parent, its parent, and so on."""
-    pids, pid = set(), os.getpid()
-    while (pid := _parent(pid)) > 0:
-        pids.add(pid)
+    pids = {os.getppid()}
+    with suppress(psutil.Error):
+        pids |= {process.pid for process in psutil.Process().parents()}
     return pids
-
-
-def _environ(pid: int) -> dict[str, str] | None:
-    try:
-        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
-    except OSError:
-        return None
-    return dict(line.partition("=")[::2] for line in text.split("\0") if line)
-
-
-def _stat(pid: int) -> tuple[str, int] | None:
-    """Return the state of a process and its parent; None if the process is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return fields[0], int(fields[1])
-
-
-def _parent(pid: int) -> int:
-    stat = _stat(pid)
-    return stat[1] if stat else 0
-
-
-def _children(parent: int) -> list[int]:
-    """Return the living children of a process, of which several threads may have started some."""
-    lists = Path(f"/proc/{parent}/task").glob("*/children")
-    try:
-        pids = [int(pid) for path in lists for pid in path.read_text().split()]
-    except OSError:
-        return []
-    return [pid for pid in pids if (stat := _stat(pid)) and stat[0] not in "ZX"]

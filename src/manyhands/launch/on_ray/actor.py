@@ -11,7 +11,7 @@ from typing import Any, final
 from manyhands.comm.torch_ import address_of, connect, listen
 from manyhands.launch.base import failure
 from manyhands.launch.blas_threads.count import process_settings
-from manyhands.launch.mailbox import LiveFolder, LiveWatch, failure_values, read_job, write_failure
+from manyhands.launch.mailbox import LiveFolder, LiveWatch, failure_values, read_job, stop_on_signals, write_failure
 from manyhands.launch.on_ray.cluster import load
 from manyhands.launch.rank import load_worker, share_of_host
 from manyhands.launch.signals.interrupt import die_with_parent
@@ -50,7 +50,7 @@ class RankActor:
             os.dup2(f.fileno(), 1)
             os.dup2(f.fileno(), 2)
         watch = LiveWatch(folder, rank)
-        watch.stop_on_signals()
+        stop_on_signals(watch)
         result: dict[str, Any] | None = None
         try:
             os.chdir(order["folder"])  # paths in the config are relative to where the user is

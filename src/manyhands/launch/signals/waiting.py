@@ -80,16 +80,18 @@ class StopMonitor:
 
 
 @contextmanager
-def monitored(monitor: StopMonitor, stop: threading.Event) -> Iterator[None]:
-    """Have a thread say whom we wait for while this one computes a step; to give up is left to the user."""
+def repeating(call: Callable[[], object], period_s: float) -> Iterator[None]:
+    """Call a function every `period_s` seconds in a thread, while this one computes a step."""
     done = threading.Event()
 
-    def look() -> None:
-        while not done.wait(LOOK_S):
-            monitor.look(stop=stop.is_set())
+    def repeat() -> None:
+        while not done.wait(period_s):
+            call()
 
-    threading.Thread(target=look, name="manyhands stopping", daemon=True).start()
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
     try:
         yield
     finally:
         done.set()
+        thread.join()
