@@ -64,8 +64,7 @@ def names() -> list[str]:
 
 def check_one_thread(config: RunConfig) -> None:
     """Refuse `--threads` for an engine whose workers have one thread each."""
-    hint = f"use --workers {config.size}, or --engine hybrid"
-    check(config.threads == 1, f"--threads belongs to engine hybrid; {hint}")
+    check(config.threads == 1, f"--threads belongs to engine hybrid; use that, or --workers {config.size}")
 
 
 def failure(error: BaseException, rank: int, step: int) -> ManyhandsError:

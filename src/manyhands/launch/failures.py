@@ -4,6 +4,7 @@ Until the run begins, ranks meet only to agree. So a rank that fails takes part 
 whichever that is; all of them then leave, and a message that all have in common is printed once.
 """
 
+import json
 import socket
 import time
 import traceback
@@ -11,14 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-import torch
-
-from manyhands.comm.torch_ import text_row
-from manyhands.errors import ManyhandsError, exit_status, printable
+from manyhands.comm.texts import gather_texts
+from manyhands.errors import ManyhandsError, exit_status
 from manyhands.launch.environment import OuterWorld, outer_world
 from manyhands.launch.guard.meeting import World, world_of
 from manyhands.launch.guard.process import SAY_S
-from manyhands.launch.guard.state import FailureKnown, Phase, own_state
+from manyhands.launch.guard.state import TEXT_BYTES, FailureKnown, Phase, own_state
 
 
 class OthersFailed(ManyhandsError):
@@ -87,7 +86,7 @@ def _share(outer: OuterWorld, error: Exception, text: str, status: int) -> list[
     state = own_state()
     if statements is not None or isinstance(error, OthersFailed) or state.phase >= Phase.RUNNING:
         return statements or []
-    statements, state.text = [], text
+    statements, state.text = [], text.encode(errors="backslashreplace")[:TEXT_BYTES]
     statement = Statement(status, text, socket.gethostname())
     try:
         comm = world_of(outer.engine)
@@ -104,13 +103,7 @@ def _share(outer: OuterWorld, error: Exception, text: str, status: int) -> list[
 
 def _exchange(comm: World, statement: Statement) -> list[Statement]:
     """Return every rank's statement."""
-    text = printable("\0".join((statement.host, statement.text)))
-    heads = comm.all_gather(torch.tensor([statement.status, len(text.encode())]))
-    rows = comm.all_gather(text_row(text, int(heads[:, 1].max())))
+    texts = gather_texts(comm, json.dumps(statement))
     with suppress(ManyhandsError, RuntimeError):  # a rank that leaves at once must not cut off what others still read
         comm.barrier()
-    statements = []
-    for (status, length), row in zip(heads.tolist(), rows, strict=True):
-        host, _, said = bytes(row[:length].tolist()).decode().partition("\0")
-        statements.append(Statement(status, said, host))
-    return statements
+    return [Statement(*json.loads(text)) for text in texts]

@@ -41,7 +41,7 @@ FAILURE_LINE = "manyhands-failure: "
 
 @final
 class LiveFolder:
-    """The paths of the files."""
+    """The paths of the files in the live folder of a run."""
 
     def __init__(self, run: RunDir) -> None:
         self.path = run.live
@@ -126,8 +126,7 @@ def writing_death(job: Path) -> Callable[[RankFailed], None]:
 
     def write(death: RankFailed) -> None:
         rank = death.rank * threads
-        error = RankFailed(rank=rank, host=death.host, step=death.step, cause=death.cause)
-        write_failure(folder.death(rank), error)
+        write_failure(folder.death(rank), RankFailed(rank=rank, host=death.host, step=death.step, cause=death.cause))
 
     return write
 
@@ -192,8 +191,8 @@ class LiveWatch(Watch):
     The file is not mapped into memory: on a full disk, or when somebody truncates the file, that kills the process.
     """
 
-    def __init__(self, folder: LiveFolder, rank: int) -> None:
-        self._folder, self.step, self.stop = folder, -1, threading.Event()
+    def __init__(self, folder: LiveFolder, rank: int, stop: threading.Event | None = None) -> None:
+        self._folder, self._stop, self.step = folder, stop or threading.Event(), -1
         with writing(folder.rank(rank)):
             self._file = os.open(folder.rank(rank), os.O_RDWR | os.O_CREAT, 0o644)
             weakref.finalize(self, os.close, self._file)
@@ -205,18 +204,20 @@ class LiveWatch(Watch):
             os.pwrite(self._file, struct.pack("<q", step), 8)
 
     def stop_asked(self) -> bool:
-        return self.stop.is_set() or self._folder.stop.exists()
+        return self._stop.is_set() or self._folder.stop.exists()
 
     def pulse(self, pulse: Pulse) -> None:
         with contextlib.suppress(OSError), open(self._folder.pulses, "a") as f:  # a run goes on on a full disk
             f.write(pulse.model_dump_json() + "\n")
 
 
-def stop_on_signals(*watches: LiveWatch) -> None:
-    """Have this process's ranks end after the step on signals of batch systems; ignore SIGINT."""
+def stop_on_signals() -> threading.Event:
+    """Return an event that is set by the signals which batch systems send before the time limit; ignore SIGINT."""
+    stop = threading.Event()
     for number in STOPS:
-        signal.signal(number, lambda *_: [watch.stop.set() for watch in watches])
+        signal.signal(number, lambda *_: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return stop
 
 
 def read_status(folder: LiveFolder, rank: int) -> RankStatus | None:

@@ -2,14 +2,15 @@
 
 import os
 import time
+from abc import abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from typing import Any
 
 from manyhands import tasks
 from manyhands.comm.torch_ import PeerLost, TorchComm
 from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, RankFailed, check
-from manyhands.launch.base import Launcher, Observer, Worker
+from manyhands.launch.base import Launcher, Observer, Worker, check_one_thread
 from manyhands.launch.environment import outer_world
 from manyhands.launch.failures import agree_in_world
 from manyhands.launch.guard.meeting import World, check_world, world_of
@@ -34,7 +35,29 @@ MISSES = 5
 class ProcessLauncher(Launcher):
     """Joins the world that this process was started in, or starts one."""
 
-    starter: ClassVar[Starter]
+    @property
+    @abstractmethod
+    def starter(self) -> Starter:
+        """What starts the processes."""
+
+    def check(self, config: RunConfig) -> None:
+        if config.engine != "hybrid":
+            check_one_thread(config)
+        check_importable(config)
+        outer = outer_world()
+        if outer is None:
+            if self.starter.engine == "mpi":
+                find_mpiexec(config.mpiexec)
+            return
+        check(
+            outer.engine == self.starter.engine,
+            f"{outer.by} started {outer.size} processes, which engine {config.engine} cannot join; "
+            f"use --engine {outer.engine}, or start it without {outer.by}",
+        )
+        servers = num_processes(config) - config.workers
+        beside = f" and the sync has {servers} more for servers" if servers else ""
+        started = f"{outer.by} started {outer.size} processes, but --workers is {config.workers}{beside}"
+        check(num_processes(config) == outer.size, f"{started}; leave --workers out")
 
     def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
         if outer_world():
@@ -48,27 +71,6 @@ def check_importable(config: RunConfig) -> None:
         config.task in tasks.names() or ".py" in config.task,
         "this engine starts new processes, which must import the task: "
         "give it a name at the top level of a file, or pass 'FILE.py:VARIABLE'",
-    )
-
-
-def check_processes(config: RunConfig, starter: Starter) -> None:
-    """Refuse a task that other processes cannot import, and a number of workers that was not started from outside."""
-    check_importable(config)
-    outer = outer_world()
-    if outer is None:
-        if starter.engine == "mpi":
-            find_mpiexec(config.mpiexec)
-        return
-    check(
-        outer.engine == starter.engine,
-        f"{outer.by} started {outer.size} processes, which engine {config.engine} cannot join; "
-        f"use --engine {outer.engine}, or start it without {outer.by}",
-    )
-    servers = num_processes(config) - config.workers
-    beside = f" and the sync has {servers} more for servers" if servers else ""
-    check(
-        num_processes(config) == outer.size,
-        f"{outer.by} started {outer.size} processes, but --workers is {config.workers}{beside}; leave --workers out",
     )
 
 
@@ -92,8 +94,8 @@ def join_world(comm: World, worker: Worker, job: Job, observe: Observer) -> list
 
     with stop_on_signal(say=comm.rank == 0) as stop, _leaving_with_others(comm, job.config):
         watches = [LocalWatch(stop, observe) for _ in range(job.config.threads)]
-        monitor = StopMonitor(lambda: [watches[0].step], job.run.checkpoints)
-        with repeating(lambda: monitor.look(stop=stop.is_set()), LOOK_S) if comm.rank == 0 else nullcontext():
+        monitor = StopMonitor(lambda: [watches[0].step], job.run.checkpoints, stop)
+        with repeating(monitor.look, LOOK_S) if comm.rank == 0 else nullcontext():
             return run_process(worker, job, comm, watches, report)
 
 

@@ -26,14 +26,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from manyhands import tasks
 from manyhands.comm import Comm
 from manyhands.comm.hybrid import HybridComm
 from manyhands.comm.mpi import MPIComm
+from manyhands.comm.texts import gather_texts
 from manyhands.comm.threads import ThreadComm, ThreadGroup
-from manyhands.comm.torch_ import PeerLost, TorchComm, connect, text_row
+from manyhands.comm.torch_ import PeerLost, TorchComm, connect
 from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, exit_status
 from manyhands.launch.base import Worker, failure
@@ -49,8 +48,6 @@ from manyhands.record import write_atomically
 from manyhands.sync.base import num_ranks
 from manyhands.tasks.setup import device_of, load_data
 from manyhands.training.job import Job
-
-MAX_CORES = 8192
 
 
 def run_process(
@@ -91,13 +88,11 @@ def share_of_host(comm: Comm, workers: int) -> tuple[int, int]:
 
     Batch systems may bind each process to cores of its own; servers wait more than they compute, and do not count.
     """
-    bound_to = torch.zeros(MAX_CORES, dtype=torch.uint8)
-    bound_to[list(facts.core_ids())] = 1
-    name = text_row(socket.gethostname())
-    cores, names = comm.all_gather(bound_to), comm.all_gather(name)
-    here = (names == name).all(1)
-    bound, limit = int(cores[here].any(0).sum()), facts.cpu_limit()
-    return max(1, int(here[:workers].sum())), min(bound, facts.cores()) if limit else bound
+    host = socket.gethostname()
+    texts = gather_texts(comm, json.dumps([host, sorted(facts.core_ids())]))
+    here = {rank: cores for rank, (name, cores) in enumerate(map(json.loads, texts)) if name == host}
+    bound = len(set().union(*here.values()))
+    return max(1, sum(rank < workers for rank in here)), min(bound, facts.cores()) if facts.cpu_limit() else bound
 
 
 def main() -> None:
@@ -121,8 +116,8 @@ def main() -> None:
             data = load_data(task, job.config)
             job = replace(job, task=task, data=data, read_s=time.perf_counter() - started)
         worker, ranks = load_worker(worker_name), range(comm.rank * threads, (comm.rank + 1) * threads)
-        watches = [LiveWatch(folder, rank) for rank in ranks]
-        stop_on_signals(*watches)
+        stop = stop_on_signals()
+        watches = [LiveWatch(folder, rank, stop) for rank in ranks]
         for rank, result in zip(ranks, run_process(worker, job, comm, watches, report), strict=True):
             write_atomically(folder.result(rank), json.dumps(result))
         comm.close() if isinstance(comm, TorchComm) else comm.barrier()

@@ -54,7 +54,7 @@ class RayLauncher(Launcher):
         with live_folder(job, worker) as folder, stop_on_signal() as stop, cluster(job.config, size) as ray:
             ranks = _RayRanks(ray, job.config, folder, size)
             try:
-                return ranks.work(observe, stop, stop_monitor(folder, job))
+                return ranks.work(observe, stop, stop_monitor(folder, job, stop))
             finally:
                 ranks.kill()
 
@@ -101,7 +101,7 @@ class _RayRanks:
                     raise failures[0]
             if stop.is_set():
                 self._folder.ask_to_stop()
-            monitor.look_or_give_up(stop=stop.is_set())
+            monitor.look_or_give_up()
         return [results[rank] for rank in range(len(self._actors))]
 
     def kill(self) -> None:

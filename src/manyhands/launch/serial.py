@@ -23,12 +23,11 @@ class SerialLauncher(Launcher):
 
     def check(self, config: RunConfig) -> None:
         check_alone(config.engine)
-        hint = "choose --engine threads, mpi or hybrid"
-        check(config.size == 1, f"engine serial has one worker, got {config.size}; {hint}")
+        check(config.size == 1, f"engine serial has one worker, got {config.size}; use --engine threads, mpi or hybrid")
 
     def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
         with process_settings(job.config, 1, facts.cores()), stop_on_signal() as stop:
             watch = LocalWatch(stop, observe)
-            monitor = StopMonitor(lambda: [watch.step], job.run.checkpoints)
-            with repeating(lambda: monitor.look(stop=stop.is_set()), LOOK_S):  # to give up is left to the user
+            monitor = StopMonitor(lambda: [watch.step], job.run.checkpoints, stop)
+            with repeating(monitor.look, LOOK_S):  # to give up is left to the user
                 return run_threads(worker, job, [SelfComm()], [watch], on_failure=lambda _: None)

@@ -103,10 +103,7 @@ def num_processes(config: RunConfig) -> int:
 
 
 def find_mpiexec(given: str = "") -> list[str]:
-    """Return the command that starts MPI ranks: the user's, the one beside this Python, or the one on the path.
-
-    Raise a `UserError` if there is none.
-    """
+    """Return the command that starts MPI ranks: the user's, the one beside this Python, or the one on the path."""
     if given:
         words = shlex.split(given)
         check(bool(shutil.which(words[0])), f"there is no command '{words[0]}' to start MPI ranks with")

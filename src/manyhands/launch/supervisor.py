@@ -42,7 +42,7 @@ def supervise(worker: Worker, job: Job, observe: Observer, starter: Starter) -> 
             ranks = _RankProcesses(num_ranks(job.config), folder, starter)
             try:
                 ranks.start(job.config)
-                statuses = ranks.wait(observe, stop, stop_monitor(folder, job))
+                statuses = ranks.wait(observe, stop, stop_monitor(folder, job, stop))
             finally:
                 ranks.kill()
         if any(status != 0 for status in statuses):
@@ -50,13 +50,13 @@ def supervise(worker: Worker, job: Job, observe: Observer, starter: Starter) -> 
         return ranks.results()
 
 
-def stop_monitor(folder: LiveFolder, job: Job) -> StopMonitor:
+def stop_monitor(folder: LiveFolder, job: Job, stop: threading.Event) -> StopMonitor:
     """Return a monitor that reads the workers' steps from the live folder."""
 
     def steps() -> list[int]:
         return [status.step if (status := read_status(folder, rank)) else -1 for rank in range(job.config.size)]
 
-    return StopMonitor(steps, job.run.checkpoints)
+    return StopMonitor(steps, job.run.checkpoints, stop)
 
 
 def by_blame(failures: Iterable[ManyhandsError]) -> list[ManyhandsError]:
@@ -95,7 +95,7 @@ class _RankProcesses:
                 if not all(self._folder.rank(rank).is_file() for rank in range(self._size)):
                     raise KeyboardInterrupt  # the ranks have not met yet, so none can finish a step
                 self._folder.ask_to_stop()
-            monitor.look_or_give_up(stop=stop.is_set())
+            monitor.look_or_give_up()
             if fail_by == math.inf and (any(statuses) or self._is_failure_reported()):
                 fail_by = now + FAILURE_GRACE_S
             if now > fail_by:

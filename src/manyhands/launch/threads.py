@@ -32,12 +32,6 @@ class ThreadsLauncher(Launcher):
         comms = [ThreadComm(group, rank) for rank in range(size)]
         with process_settings(job.config, job.config.workers, facts.cores()), stop_on_signal() as stop:
             watches = [LocalWatch(stop, observe) for _ in comms]
-            monitor = StopMonitor(lambda: [watch.step for watch in watches[: job.config.size]], job.run.checkpoints)
-            return run_threads(
-                worker,
-                job,
-                comms,
-                watches,
-                on_failure=lambda _: group.abort(),
-                look=lambda: monitor.look_or_give_up(stop=stop.is_set()),
-            )
+            workers = watches[: job.config.size]
+            monitor = StopMonitor(lambda: [watch.step for watch in workers], job.run.checkpoints, stop)
+            return run_threads(worker, job, comms, watches, lambda _: group.abort(), monitor.look_or_give_up)

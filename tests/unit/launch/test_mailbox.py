@@ -96,9 +96,9 @@ def test_a_pulse_that_a_full_disk_cut_off_is_passed_over(tmp_path: Path) -> None
 
 def test_a_signal_stops_every_rank_of_a_process(folder: LiveFolder) -> None:
     before = {number: signal.getsignal(number) for number in STOPS}
-    watches = [LiveWatch(folder, rank) for rank in range(3)]
     try:
-        stop_on_signals(*watches)
+        stop = stop_on_signals()
+        watches = [LiveWatch(folder, rank, stop) for rank in range(3)]
         os.kill(os.getpid(), signal.SIGINT)
         assert not any(watch.stop_asked() for watch in watches), "the supervisor answers Ctrl-C"
         os.kill(os.getpid(), signal.SIGTERM)

@@ -121,7 +121,7 @@ def test_the_failure_of_a_rank_that_only_lost_another_is_raised_last(
     ranks._ray = SimpleNamespace(wait=lambda refs, **_: (refs[:1], refs[1:]), get=answers.get, exceptions=GONE)
     ranks._place = lambda: "127.0.0.1:1"  # type: ignore[method-assign]
     with pytest.raises(ManyhandsError, match=f"^{says}$"):
-        ranks.work(ignore, threading.Event(), StopMonitor(lambda: [0, 0], tmp_path))
+        ranks.work(ignore, stop := threading.Event(), StopMonitor(lambda: [0, 0], tmp_path, stop))
 
 
 def test_a_ray_that_is_lost_at_the_end_fails_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

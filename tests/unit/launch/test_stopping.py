@@ -87,14 +87,16 @@ class Clock:
     """A clock that is set by hand, and ranks whose steps are."""
 
     def __init__(self, ranks: int, folder: Path) -> None:
-        self.now, self.steps = 0.0, [-1] * ranks
-        self.monitor = StopMonitor(lambda: self.steps, folder, clock=lambda: self.now)
+        self.now, self.steps, self.stop = 0.0, [-1] * ranks, threading.Event()
+        self.monitor = StopMonitor(lambda: self.steps, folder, self.stop, clock=lambda: self.now)
 
     def go(self, seconds: float, *, stop: bool) -> bool:
-        """Look every second; return whether it was given up."""
+        """Look every second, once a stop is wanted or before; return whether it was given up."""
+        if stop:
+            self.stop.set()
         for _ in range(round(seconds)):
             self.now += 1.0
-            if self.monitor.look(stop=stop):
+            if self.monitor.look():
                 return True
         return False
 

@@ -57,7 +57,7 @@ def process_settings(config: RunConfig, ranks_here: int, cores_here: int) -> Ite
 
 @contextmanager
 def replaced(owner: object, name: str, value: object) -> Iterator[None]:
-    """Set an attribute for a while."""
+    """Set an attribute of an object for a while."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:

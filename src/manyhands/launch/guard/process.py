@@ -165,8 +165,8 @@ class _Guard:
         if not self._siblings.precede(self._world.rank):
             for rank, cause in failures.items():
                 self._fail(rank, cause)
-            if self._state.text:  # the failure that the rank wanted to share when it met the others
-                self._fail(self._world.rank, self._state.text)
+            if text := self._state.text:  # the failure that the rank wanted to share when it met the others
+                self._fail(self._world.rank, text.decode(errors="replace"))
             self._end_others(FAILED)
         time.sleep(SAY_S + END_S)  # until the guard that reported ends this one: to leave now looks like a failure
         return True
@@ -199,5 +199,4 @@ def _rename(title: str) -> None:
     with suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         start, end = int(fields[45]), int(fields[46])
-        room = end - start
-        ctypes.memmove(start, title.encode()[: room - 1].ljust(room, b"\0"), room)
+        ctypes.memmove(start, title.encode()[: end - start - 1].ljust(end - start, b"\0"), end - start)

@@ -16,8 +16,6 @@ _LOCAL = (
     ("SLURM_LOCALID", "SLURM_GTIDS", "SLURM_PROCID"),
 )
 """The variables with a process's local rank, the number of local ranks (srun lists their ranks), and its rank."""
-
-
 STARTERS = frozenset({"hydra_pmi_proxy", "slurmstepd", "prted", "orted", "prterun", "mpirun", "mpiexec"})
 """The programs whose children are the ranks of a host; below any other, such as a container's, it is not known."""
 LOOK_S = 0.5

@@ -8,7 +8,7 @@ from functools import cache
 from typing import final
 
 _VARIABLE = "MANYHANDS_RANK_STATE"
-_TEXT_BYTES = 1 << 16
+TEXT_BYTES = 1 << 16
 
 
 @final
@@ -42,21 +42,14 @@ class RankState(ctypes.Structure):
     """A `Phase`."""
     known: int
     """A `FailureKnown`."""
+    text: bytes
+    """Why the rank wants to end, while it waits for the others to tell them; at most `TEXT_BYTES`."""
     _fields_ = (
         ("step", ctypes.c_int64),
         ("phase", ctypes.c_uint8),
         ("known", ctypes.c_uint8),
-        ("_text", ctypes.c_char * _TEXT_BYTES),
+        ("text", ctypes.c_char * TEXT_BYTES),
     )
-
-    @property
-    def text(self) -> str:
-        """Why the rank wants to end, while it waits for the others to tell them."""
-        return str(self._text.decode(errors="replace"))
-
-    @text.setter
-    def text(self, text: str) -> None:
-        self._text = text.encode(errors="backslashreplace")[:_TEXT_BYTES]
 
 
 def share_state() -> tuple[RankState, int]:

@@ -4,9 +4,10 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from manyhands.comm.torch_ import address_of, connect, listen
 from manyhands.launch.base import failure
@@ -15,7 +16,6 @@ from manyhands.launch.mailbox import LiveFolder, LiveWatch, failure_values, read
 from manyhands.launch.on_ray.cluster import load
 from manyhands.launch.rank import load_worker, share_of_host
 from manyhands.launch.signals.interrupt import die_with_parent
-from manyhands.machine import facts
 from manyhands.record import write_atomically
 from manyhands.tasks.setup import device_of
 
@@ -32,13 +32,8 @@ class RankActor:
         die_with_parent(signal.SIGKILL)  # a rank that waits for others would not notice that Ray is gone
         self._address = load().util.get_node_ip_address()
         self._listener = listen(self._address)
-        return json.dumps(
-            {
-                "host": facts.hardware()["host"],
-                "address": address_of(self._listener),
-                "sees_folder": Path(live).is_dir(),
-            }
-        )
+        place = {"host": socket.gethostname(), "address": address_of(self._listener)}
+        return json.dumps({**place, "sees_folder": Path(live).is_dir()})
 
     def run(self, text: str) -> str:
         """Run the job's worker; return its result as JSON, or the failure, which is also in the live folder."""
@@ -49,9 +44,7 @@ class RankActor:
         with open(folder.output(rank), "ab") as f:  # takes all that this process prints
             os.dup2(f.fileno(), 1)
             os.dup2(f.fileno(), 2)
-        watch = LiveWatch(folder, rank)
-        stop_on_signals(watch)
-        result: dict[str, Any] | None = None
+        watch = LiveWatch(folder, rank, stop_on_signals())
         try:
             os.chdir(order["folder"])  # paths in the config are relative to where the user is
             sys.path[:0] = order["path"]

@@ -66,11 +66,8 @@ def cluster(config: RunConfig, num_ranks: int) -> Iterator[Any]:
     with redirect_stdout(sys.stderr):  # Ray's complaints about dead workers go to stdout, which is for results
         if "ray" in sys.modules and load().is_initialized():
             yield load()
-        elif config.ray_address:
-            with _joined(config.ray_address) as ray:
-                yield ray
         else:
-            with _started(config, num_ranks) as ray:
+            with _joined(config.ray_address) if config.ray_address else _started(config, num_ranks) as ray:
                 yield ray
 
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 ATTEMPTS = 50
@@ -19,11 +20,9 @@ def users_of(folder: str) -> list[int]:
     """Return the processes that have files of a folder open, on systems that tell (Linux): Ray's write logs there."""
     pids = set()
     for link in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
+        with suppress(OSError):  # it has ended, or belongs to somebody else
             if os.readlink(link).startswith(folder + os.sep):
                 pids.add(int(link.parts[2]))
-        except OSError:  # it has ended, or belongs to somebody else
-            continue
     return sorted(pids)
 
 
@@ -34,10 +33,8 @@ def main() -> None:
     for _ in range(ATTEMPTS):
         users = [pid for pid in users_of(folder) if pid != starter]  # if it is there, it still has Ray's library
         for pid in users:
-            try:
+            with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-            except OSError:
-                continue
         shutil.rmtree(folder, ignore_errors=True)
         if not users and not os.path.exists(folder):
             return

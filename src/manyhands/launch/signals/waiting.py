@@ -28,14 +28,18 @@ class StopMonitor:
     """Follows the ranks' steps; after a request to stop, says whom we wait for, and tells when to give up."""
 
     def __init__(
-        self, steps: Callable[[], Sequence[int]], checkpoints: Path, clock: Callable[[], float] = time.monotonic
+        self,
+        steps: Callable[[], Sequence[int]],
+        checkpoints: Path,
+        stop: threading.Event,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the step of every rank with `steps`."""
-        self._read_steps, self._checkpoints, self._clock = steps, checkpoints, clock
+        """Read the step of every rank with `steps`; `stop` is set by a request to stop."""
+        self._read_steps, self._checkpoints, self._stop, self._clock = steps, checkpoints, stop, clock
         self._steps, self._since, self._longest_s = list(steps()), clock(), 0.0
         self._looked = self._stop_began = self._said = clock()
 
-    def look(self, *, stop: bool) -> bool:
+    def look(self) -> bool:
         """Read the steps; return whether ranks that shall stop have made no progress for too long."""
         now = self._clock()
         if now - self._looked < LOOK_S:
@@ -46,7 +50,7 @@ class StopMonitor:
             if min(self._steps) >= 0:  # the time before the first step is not a step's
                 self._longest_s = max(self._longest_s, now - self._since)
             self._steps, self._since = steps, now
-        if not stop:
+        if not self._stop.is_set():
             self._stop_began = self._said = now
             return False
         if now - self._said >= SAY_S:
@@ -56,9 +60,9 @@ class StopMonitor:
         limit_s = max(LEAST_S, MANY * self._longest_s) if self._longest_s else FIRST_S
         return now - max(self._stop_began, self._since) > limit_s
 
-    def look_or_give_up(self, *, stop: bool) -> None:
+    def look_or_give_up(self) -> None:
         """Read the steps; give up if ranks that shall stop have made no progress for too long."""
-        if self.look(stop=stop):
+        if self.look():
             self.give_up()
 
     def give_up(self) -> NoReturn:
