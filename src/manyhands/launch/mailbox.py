@@ -116,8 +116,8 @@ def read_job(path: Path) -> tuple[Job, str]:
 
     values = json.loads(path.read_text())
     config, run = RunConfig.model_validate(values["config"]), RunDir(path.parent.parent)
-    options = (values["resume"], values["keep_weights"], tuple(values["warnings"]))
-    return Job(config, run, *options, extra=values["extra"]), values["worker"]
+    warnings = tuple(values["warnings"])
+    return Job(config, run, values["resume"], values["keep_weights"], warnings, extra=values["extra"]), values["worker"]
 
 
 def writing_death(job: Path) -> Callable[[RankFailed], None]:

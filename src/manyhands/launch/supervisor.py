@@ -146,7 +146,8 @@ class _RankProcesses:
         return ManyhandsError(f"{self._starter.name} {how}" + (f":\n{tail}" if tail else ""))
 
     def _is_failure_reported(self) -> bool:
-        return bool(self._printed_failures or read_failures(self._folder) or read_failures(self._folder, "death"))
+        reports = (any(self._folder.path.glob(f"{kind}-*.json")) for kind in ("failure", "death"))
+        return bool(self._printed_failures) or any(reports)
 
     def _forward(self, process: Process) -> None:
         """Print the process's output on stderr, except mpiexec's own messages, and keep it for `failure`."""

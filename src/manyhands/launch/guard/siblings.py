@@ -63,7 +63,7 @@ class Siblings:
                     if process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
                         variables = process.environ()
                         present[int(variables[self._local_rank])] = int(variables[self._rank])
-        except (psutil.Error, KeyError):
+        except (psutil.Error, OSError, KeyError):
             return {}
         return present
 
@@ -71,10 +71,10 @@ class Siblings:
         """Return the nearest ancestor that is not this rank, if it is a known program: a shell may stand between."""
         local_rank = os.environ[self._local_rank]
         process: psutil.Process | None = psutil.Process()
-        with suppress(psutil.Error):  # the starter may belong to another user
+        with suppress(psutil.Error, OSError):  # the starter may belong to another user
             while process and process.environ().get(self._local_rank) == local_rank:
                 process = process.parent()
-        with suppress(psutil.Error):
+        with suppress(psutil.Error, OSError):
             return process.pid if process and process.name() in STARTERS else 0
         return 0
 
@@ -82,6 +82,6 @@ class Siblings:
 def ancestors() -> set[int]:
     """Return the process ids of this process's parent, its parent, and so on."""
     pids = {os.getppid()}
-    with suppress(psutil.Error):
+    with suppress(psutil.Error, OSError):
         pids |= {process.pid for process in psutil.Process().parents()}
     return pids

@@ -63,7 +63,7 @@ def load() -> Any:
 @contextmanager
 def cluster(config: RunConfig, num_ranks: int) -> Iterator[Any]:
     """Yield the module `ray`, joined to a cluster; leave, or end, only what was joined or started here."""
-    with redirect_stdout(sys.stderr):  # Ray's complaints about dead workers go to stdout, which is for results
+    with redirect_stdout(sys.stderr):  # Ray reports dead workers on stdout, which is for results
         if "ray" in sys.modules and load().is_initialized():
             yield load()
         else:
