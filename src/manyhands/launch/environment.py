@@ -56,7 +56,6 @@ def leads() -> bool:
 
 def check_alone(engine: str) -> None:
     """Refuse to run a single-process engine once in each process of `mpiexec -n`."""
-    world = outer_world()
-    if world is not None:
+    if (world := outer_world()) is not None:
         hint = f"add --engine {world.engine}, or start it without {world.by}"
         raise UserError(f"started as {world.size} processes, but engine {engine} runs in one; {hint}")

@@ -62,8 +62,8 @@ class Mpiexec(Starter):
     guess = re.compile(r"^=   PID \d+ RUNNING AT")
 
     def start(self, config: RunConfig, folder: LiveFolder) -> Iterator[Process]:
-        processes = str(num_processes(config))
-        yield _popen([*find_mpiexec(config.mpiexec), "-n", processes, *_rank_command(folder)], config)
+        mpiexec = find_mpiexec(config.mpiexec)
+        yield _popen([*mpiexec, "-n", str(num_processes(config)), *_rank_command(folder)], config)
 
     def deaths(self, folder: LiveFolder, statuses: Sequence[int | None]) -> list[RankFailed]:
         """Read the guards' reports: mpiexec's own message may blame any rank that it has killed itself."""
