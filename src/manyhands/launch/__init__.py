@@ -2,20 +2,20 @@
 
 | file | does |
 | --- | --- |
-| `base` | the seam: `Launcher`, and the report of a failed rank |
+| `base` | the interface: `Launcher`; `failure` names rank, host and step of an exception |
 | `serial`, `threads`, `mpi`, `hybrid`, `torch_`, `ray_`, `sim` | the engines |
-| `in_process` | ranks inside this process: one alone, or threads |
-| `processes` | what engines of several processes share |
-| `spawn` | start the processes, and tell from their exits which rank ended how |
-| `supervisor` | wait for them, answer signals, end them |
+| `in_process` | run ranks inside this process: one alone, or threads |
+| `processes` | engines of several processes: start ranks, or join those that were started from outside |
+| `spawn` | start the processes; find the rank that died from exit statuses and guards' reports |
+| `supervisor` | watch the processes: output, progress, signals, the rank to blame; kill all that is left |
 | `rank` | the program that each such process runs |
-| `mailbox` | the files by which ranks and supervisor know of each other |
-| `failures` | ranks that others started agree on what failed |
-| `guard/` | a small parent of each rank that says how it ended |
-| `signals/` | what asks a run to end |
-| `on_ray/` | ranks on a Ray cluster |
-| `environment` | who started this process: mpiexec, srun, torchrun, nobody |
-| `blas_threads/` | how many threads a rank's matrix products use |
+| `mailbox` | the live folder: files between ranks, guards and supervisor |
+| `failures` | ranks that were started from outside agree on who of them failed |
+| `guard/` | a parent process of each rank that reports how it ended ("killed by signal 9": `guard.process.cause_of`) |
+| `signals/` | which signals stop a run, how they are answered, how long ranks may take |
+| `on_ray/` | the Ray cluster and its actors |
+| `environment` | who started this process: mpiexec, srun, torchrun, or nobody |
+| `blas_threads/` | how many BLAS threads a rank uses |
 | `user_folder` | where calibrations and other files of the user are kept |
 """
 

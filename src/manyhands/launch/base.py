@@ -1,4 +1,4 @@
-"""The protocol of a launcher."""
+"""The interface of an engine's launcher, and the report of a rank that failed."""
 
 import socket
 import sys
@@ -11,24 +11,27 @@ from manyhands import registry
 from manyhands.comm import Comm
 from manyhands.comm.torch_ import PeerLost
 from manyhands.config import RunConfig
-from manyhands.errors import ManyhandsError, RankFailed
+from manyhands.errors import ManyhandsError, RankFailed, check
+from manyhands.launch.environment import leads, outer_world
+from manyhands.launch.failures import agree_in_world
+from manyhands.launch.guard.meeting import check_world, world_of
 from manyhands.training.job import Job
 from manyhands.training.watch import Observer as Observer
 from manyhands.training.watch import Watch
 
 Worker = Callable[[Comm, Job, Watch], dict[str, Any]]
-"""What every rank runs; its result must be plain JSON, since it may come from another process."""
+"""The function that every rank runs; its result must be plain JSON, since it may come from another process."""
 
 
 class Launcher(ABC):
-    """Starts the ranks of a run and brings back what they return."""
+    """Starts the ranks of a run and returns their results."""
 
     features: ClassVar[frozenset[str]]
-    """What its comm can do, known before anything is started."""
+    """The features of its comm, known before anything is started."""
 
     @abstractmethod
     def check(self, config: RunConfig) -> None:
-        """Refuse, in one sentence, a config that this engine cannot run."""
+        """Raise a `UserError` if this engine cannot run the config."""
 
     @abstractmethod
     def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
@@ -36,12 +39,17 @@ class Launcher(ABC):
 
     def agree(self, text: str) -> str:
         """Return the text of the process that leads, where several were started from outside."""
-        return text
+        outer = outer_world()
+        if outer is None:
+            return text
+        comm = world_of(outer.engine)
+        check_world(comm, outer.size)
+        return agree_in_world(comm, text)
 
     @property
     def leads(self) -> bool:
-        """Whether this process speaks to the user."""
-        return True
+        """Whether this process prints for all that were started with it."""
+        return leads()
 
 
 def make(engine: str) -> Launcher:
@@ -50,12 +58,17 @@ def make(engine: str) -> Launcher:
 
 
 def names() -> list[str]:
-    """List the engines."""
+    """Return the names of all engines."""
     return registry.names(sys.modules[__package__], Launcher)
 
 
+def check_one_thread(config: RunConfig) -> None:
+    """Refuse `--threads` for an engine whose workers have one thread each."""
+    check(config.threads == 1, f"--threads belongs to engine hybrid; use that, or --workers {config.size}")
+
+
 def failure(error: BaseException, rank: int, step: int) -> ManyhandsError:
-    """Say who failed and where; what manyhands explains by itself needs no traceback."""
+    """Return an error that names the rank, host and step, with a traceback unless the error explains itself."""
     if isinstance(error, ManyhandsError):
         return error
     if type(error).__module__.startswith("mpi4py"):

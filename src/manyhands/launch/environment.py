@@ -1,4 +1,4 @@
-"""What mpiexec, srun and torchrun tell a process they start, in environment variables."""
+"""Read from environment variables who started this process: mpiexec, srun, torchrun, or nobody."""
 
 import os
 from collections.abc import Iterator
@@ -9,20 +9,19 @@ from manyhands.errors import UserError
 
 @dataclass(frozen=True)
 class OuterWorld:
-    """A rank among others that were started from outside."""
+    """This process's rank among processes that were started from outside."""
 
     rank: int
     size: int
     engine: str = "mpi"
     """The engine that can join them."""
     by: str = "mpiexec"
-    """What started them."""
+    """The program that started them."""
 
 
-_MEETING = ("MASTER_ADDR", "MASTER_PORT")
 _STARTERS = (
     # torchrun first: where srun starts it, its processes see srun's variables too.
-    ("RANK", "WORLD_SIZE", _MEETING, "torch", "torchrun"),
+    ("RANK", "WORLD_SIZE", ("MASTER_ADDR", "MASTER_PORT"), "torch", "torchrun"),
     # MPICH's mpiexec before srun, by which it may reach other hosts; srun's own PMI sets PMI_RANK as well.
     ("PMI_RANK", "PMI_SIZE", ("MPI_LOCALRANKID",), "mpi", "mpiexec"),
     ("PMI_RANK", "PMI_SIZE", ("SLURM_PROCID",), "mpi", "srun"),
@@ -30,7 +29,7 @@ _STARTERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", (), "mpi", "mpiexec"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", (), "mpi", "srun"),  # a batch script has SLURM_NTASKS only
 )
-"""The variables with a process's rank and the size, what must be there too, the engine, and who sets them."""
+"""The variables with rank and size, those that must be set too, the engine, and the program that sets them."""
 
 
 def _worlds() -> Iterator[OuterWorld]:
@@ -45,19 +44,18 @@ def outer_world() -> OuterWorld | None:
 
 
 def started_world() -> OuterWorld | None:
-    """Return the same also for a world of one; None where nobody said that it has started this process as a rank."""
+    """Return the same also for a world of one; None if nobody started this process as a rank."""
     return outer_world() or next(_worlds(), None)
 
 
 def leads() -> bool:
-    """Whether this process speaks to the user for all that were started with it."""
+    """Tell whether this process prints for all that were started with it: it is alone, or rank 0."""
     world = outer_world()
     return world is None or world.rank == 0
 
 
 def check_alone(engine: str) -> None:
-    """Refuse to train n times the same under `mpiexec -n`."""
-    world = outer_world()
-    if world is not None:
+    """Refuse to run a single-process engine once in each process of `mpiexec -n`."""
+    if (world := outer_world()) is not None:
         hint = f"add --engine {world.engine}, or start it without {world.by}"
         raise UserError(f"started as {world.size} processes, but engine {engine} runs in one; {hint}")

@@ -3,8 +3,7 @@
 from typing import final
 
 from manyhands.comm.hybrid import HybridComm
-from manyhands.config import RunConfig
-from manyhands.launch.processes import ProcessLauncher, check_processes
+from manyhands.launch.processes import ProcessLauncher
 from manyhands.launch.spawn import Mpiexec
 
 
@@ -14,7 +13,3 @@ class HybridLauncher(ProcessLauncher):
 
     features = HybridComm.features
     starter = Mpiexec()
-
-    def check(self, config: RunConfig) -> None:
-        """Allow any numbers; inside mpiexec, as many processes as it started."""
-        check_processes(config, self.starter)

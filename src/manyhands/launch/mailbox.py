@@ -1,6 +1,6 @@
-"""The live folder of a run: ranks report there, the supervisor listens. Plain files, so it works across hosts.
+"""The live folder of a run: files through which ranks, their guards and the supervisor tell each other how it goes.
 
-A rank's guard needs it before torch, which takes seconds, is imported.
+Plain files, so that it works across hosts. A rank's guard imports this module before torch, which takes seconds.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from pydantic import ValidationError
 
@@ -27,19 +27,21 @@ from manyhands.errors import Diverged, ManyhandsError, RankFailed, Stopped, User
 from manyhands.launch.signals.stops import STOPS
 from manyhands.record import Pulse, RunDir, write_atomically
 from manyhands.record.files import writing
+from manyhands.training.watch import Observer, Watch
 
 if TYPE_CHECKING:
+    from manyhands.launch.base import Worker
     from manyhands.training.job import Job
 
 TRIES, PAUSE_S = 20, 0.05
-"""How often the folder is removed again, and after how long, while somebody still writes there."""
+"""How often to try to remove the folder, and the pause between two attempts, while a rank still writes there."""
 FAILURE_LINE = "manyhands-failure: "
-"""What a line on stderr begins with by which a rank reports its failure when it cannot write files."""
+"""Start of the line on stderr by which a rank reports its failure when it cannot write files."""
 
 
 @final
 class LiveFolder:
-    """Names and formats of the files."""
+    """The paths of the files in the live folder of a run."""
 
     def __init__(self, run: RunDir) -> None:
         self.path = run.live
@@ -48,19 +50,23 @@ class LiveFolder:
         self.stop = self.path / "stop"
 
     def rank(self, rank: int) -> Path:
-        """Where a rank says its process id, host and step."""
+        """Return the file in which a rank keeps its process id, step and host."""
         return self.path / f"rank-{rank}"
 
     def result(self, rank: int) -> Path:
-        """Where a rank leaves what it returns."""
+        """Return the file with the result of a rank's worker."""
         return self.path / f"result-{rank}.json"
 
+    def output(self, rank: int) -> Path:
+        """Return the file with what a rank of engine ray prints."""
+        return self.path / f"output-{rank}.txt"
+
     def failure(self, rank: int) -> Path:
-        """Where a rank says why it failed."""
+        """Return the file in which a rank reports its failure."""
         return self.path / f"failure-{rank}.json"
 
     def death(self, rank: int) -> Path:
-        """Where a rank's guard says how it ended."""
+        """Return the file in which a guard reports that a rank ended without a report."""
         return self.path / f"death-{rank}.json"
 
     def open(self) -> None:
@@ -70,66 +76,63 @@ class LiveFolder:
             self.path.mkdir(parents=True)
 
     def ask_to_stop(self) -> None:
-        """Let the ranks know that the run is to end after the step."""
-        with writing(self.stop):
-            self.stop.touch()
+        """Tell the ranks to end the run after the current step."""
+        if not self.stop.exists():
+            with writing(self.stop):
+                self.stop.touch()
 
     def close(self) -> None:
-        """Remove it with all that is in it, where a rank that is just being ended may still write."""
+        """Remove the folder and all files; a rank that is being killed may still write there."""
         for _ in range(TRIES):
             shutil.rmtree(self.path, ignore_errors=True)
             if not self.path.exists():
                 return
             time.sleep(PAUSE_S)
 
-    def write_job(self, job: Job, worker: str) -> None:
-        """Write what the ranks are to do."""
-        text = json.dumps(
-            {
-                "worker": worker,
-                "config": job.config.model_dump(),
-                "resume": job.resume,
-                "keep_weights": job.keep_weights,
-                "warnings": job.warnings,
-                "extra": job.extra,
-            }
-        )
-        write_atomically(self.job, text)
+
+@contextlib.contextmanager
+def live_folder(job: Job, worker: Worker) -> Iterator[LiveFolder]:
+    """Make the live folder of a run with the job for its ranks; remove it at the end."""
+    folder = LiveFolder(job.run)
+    folder.open()
+    try:
+        values = {
+            "worker": f"{worker.__module__}:{worker.__qualname__}",
+            "config": job.config.model_dump(),
+            "resume": job.resume,
+            "keep_weights": job.keep_weights,
+            "warnings": job.warnings,
+            "extra": job.extra,
+        }
+        write_atomically(folder.job, json.dumps(values))
+        yield folder
+    finally:
+        folder.close()
 
 
 def read_job(path: Path) -> tuple[Job, str]:
-    """Read what this rank is to do, and the name of the worker function."""
+    """Return the job of this rank, and its worker function as `module:name`."""
     from manyhands.training.job import Job
 
     values = json.loads(path.read_text())
-    run = RunDir(path.parent.parent)
-    config = RunConfig.model_validate(values["config"])
-    given = (values["resume"], values["keep_weights"], tuple(values["warnings"]))
-    return Job(config, run, *given, extra=values["extra"]), values["worker"]
-
-
-def write_failure(folder: LiveFolder, error: ManyhandsError, rank: int) -> None:
-    """Leave a failure where the supervisor finds it: in the folder, or on stderr if that cannot be written."""
-    _leave(folder.failure(rank), error)
-
-
-def write_death(folder: LiveFolder, death: RankFailed) -> None:
-    """Leave what a rank could not say itself where the supervisor finds it."""
-    _leave(folder.death(death.rank), death)
+    config, run = RunConfig.model_validate(values["config"]), RunDir(path.parent.parent)
+    warnings = tuple(values["warnings"])
+    return Job(config, run, values["resume"], values["keep_weights"], warnings, extra=values["extra"]), values["worker"]
 
 
 def writing_death(job: Path) -> Callable[[RankFailed], None]:
-    """Return what leaves the death of one of a job's processes, which is named by the first of its ranks."""
+    """Return a function that reports the death of one of a job's processes, under the first of its ranks."""
     folder, threads = LiveFolder(RunDir(job.parent.parent)), json.loads(job.read_text())["config"]["threads"]
 
     def write(death: RankFailed) -> None:
         rank = death.rank * threads
-        write_death(folder, RankFailed(rank=rank, host=death.host, step=death.step, cause=death.cause))
+        write_failure(folder.death(rank), RankFailed(rank=rank, host=death.host, step=death.step, cause=death.cause))
 
     return write
 
 
-def _leave(path: Path, error: ManyhandsError) -> None:
+def write_failure(path: Path, error: ManyhandsError) -> None:
+    """Report a failure to the supervisor: in a file of the live folder, or on stderr if that cannot be written."""
     text = json.dumps(failure_values(error))
     try:
         write_atomically(path, text)
@@ -138,18 +141,9 @@ def _leave(path: Path, error: ManyhandsError) -> None:
             print(f"{FAILURE_LINE}{text}", file=sys.stderr, flush=True)
 
 
-def read_failures(folder: LiveFolder) -> list[ManyhandsError]:
-    """Return the failures that ranks reported, the first reported first."""
-    return _read(folder, "failure-*.json")
-
-
-def read_deaths(folder: LiveFolder) -> list[RankFailed]:
-    """Return what guards have said of ranks that ended without a word, the first first."""
-    return [death for death in _read(folder, "death-*.json") if isinstance(death, RankFailed)]
-
-
-def _read(folder: LiveFolder, pattern: str) -> list[ManyhandsError]:
-    files = sorted(folder.path.glob(pattern), key=lambda p: p.stat().st_mtime_ns)
+def read_failures(folder: LiveFolder, kind: str = "failure") -> list[ManyhandsError]:
+    """Return what was reported, the first report first: by ranks, or with kind "death" by their guards."""
+    files = sorted(folder.path.glob(f"{kind}-*.json"), key=lambda path: path.stat().st_mtime_ns)
     return [failure_of(json.loads(file.read_text())) for file in files]
 
 
@@ -162,7 +156,7 @@ def failure_in(line: str) -> ManyhandsError | None:
 
 
 def failure_values(error: ManyhandsError) -> dict[str, Any]:
-    """Describe a failure in plain JSON."""
+    """Return a failure as plain JSON."""
     values: dict[str, Any] = {"kind": type(error).__name__, "says": str(error)}
     if isinstance(error, RankFailed):
         values.update(rank=error.rank, host=error.host, step=error.step, cause=error.cause)
@@ -170,68 +164,94 @@ def failure_values(error: ManyhandsError) -> dict[str, Any]:
 
 
 def failure_of(values: dict[str, Any]) -> ManyhandsError:
-    """Return the failure that is described."""
+    """Return the failure that `failure_values` described."""
     if values["kind"] == "RankFailed":
         return RankFailed(**{k: values[k] for k in ("rank", "host", "step", "cause")})
     from manyhands.comm.torch_ import PeerLost
 
-    known: tuple[type[ManyhandsError], ...] = (UserError, Diverged, PeerLost, Stopped)
-    kinds = {kind.__name__: kind for kind in known}
-    return kinds.get(values["kind"], ManyhandsError)(values["says"])
+    kinds: tuple[type[ManyhandsError], ...] = (UserError, Diverged, PeerLost, Stopped)
+    return {kind.__name__: kind for kind in kinds}.get(values["kind"], ManyhandsError)(values["says"])
 
 
 _STATUS = struct.Struct("<qq64s")
 
 
-@final
-class LiveWatch:
-    """Looks after one rank of a process that a supervisor started: the step goes to a file, which stays open.
+class RankStatus(NamedTuple):
+    """What a rank keeps in its file."""
 
-    The file is not mapped into memory: where its disk is full, or somebody cuts it short, that ends a process.
+    pid: int
+    step: int
+    host: str
+
+
+@final
+class LiveWatch(Watch):
+    """Watches one rank of a process that a supervisor started: the step goes to a file, which stays open.
+
+    The file is not mapped into memory: on a full disk, or when somebody truncates the file, that kills the process.
     """
 
-    def __init__(self, folder: LiveFolder, rank: int) -> None:
-        self._folder, self.step = folder, -1
-        self._stop = threading.Event()
+    def __init__(self, folder: LiveFolder, rank: int, stop: threading.Event | None = None) -> None:
+        self._folder, self._stop, self.step = folder, stop or threading.Event(), -1
         with writing(folder.rank(rank)):
             self._file = os.open(folder.rank(rank), os.O_RDWR | os.O_CREAT, 0o644)
             weakref.finalize(self, os.close, self._file)
             os.pwrite(self._file, _STATUS.pack(os.getpid(), -1, socket.gethostname().encode()[:64]), 0)
 
     def at(self, step: int) -> None:
-        """Write the step down: it must outlive this process."""
         self.step = step
         with contextlib.suppress(OSError):
             os.pwrite(self._file, struct.pack("<q", step), 8)
 
     def stop_asked(self) -> bool:
-        """Tell whether the supervisor, or a SIGTERM, wants the run to end."""
         return self._stop.is_set() or self._folder.stop.exists()
 
     def pulse(self, pulse: Pulse) -> None:
-        """Append it to a file that the supervisor follows; a run goes on where it cannot be shown."""
-        with contextlib.suppress(OSError), open(self._folder.pulses, "a") as f:
+        with contextlib.suppress(OSError), open(self._folder.pulses, "a") as f:  # a run goes on on a full disk
             f.write(pulse.model_dump_json() + "\n")
 
-    def stop_on_signals(self) -> None:
-        """End after the step on what batch systems send before the time is up; ignore SIGINT."""
-        for number in STOPS:
-            signal.signal(number, lambda *_: self._stop.set())
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+def stop_on_signals() -> threading.Event:
+    """Return an event that is set by the signals which batch systems send before the time limit; ignore SIGINT."""
+    stop = threading.Event()
+    for number in STOPS:
+        signal.signal(number, lambda *_: stop.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return stop
 
 
-def read_pulse(line: str | bytes) -> Pulse | None:
-    """Read a line of the pulses; None where a full disk has cut it off."""
-    try:
-        return Pulse.model_validate_json(line)
-    except ValidationError:
-        return None
-
-
-def read_status(folder: LiveFolder, rank: int) -> tuple[int, int, str] | None:
-    """Return a rank's process id, last step and host, if it got so far as to say them."""
+def read_status(folder: LiveFolder, rank: int) -> RankStatus | None:
+    """Return a rank's process id, last step and host; None if the rank has not started yet."""
     path = folder.rank(rank)
     if not path.is_file() or path.stat().st_size < _STATUS.size:
         return None
     pid, step, host = _STATUS.unpack(path.read_bytes()[: _STATUS.size])
-    return pid, step, host.rstrip(b"\0").decode(errors="replace")
+    return RankStatus(pid, step, host.rstrip(b"\0").decode(errors="replace"))
+
+
+@final
+class Tail:
+    """A text file that grows, read line by line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._num_read = path, 0
+
+    def lines(self) -> list[str]:
+        """Return the complete lines that are new since the last call."""
+        if not self._path.is_file():
+            return []
+        with open(self._path, "rb") as f:
+            f.seek(self._num_read)
+            complete, end, _ = f.read().rpartition(b"\n")
+        self._num_read += len(complete) + len(end)
+        return complete.decode(errors="replace").split("\n") if end else []
+
+
+def show_pulses(pulses: Tail, observe: Observer) -> None:
+    """Call `observe` with each new pulse of the pulses' file, except one that a full disk has cut off."""
+    for line in pulses.lines():
+        try:
+            pulse = Pulse.model_validate_json(line)
+        except ValidationError:
+            continue
+        observe(pulse)

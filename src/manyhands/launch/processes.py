@@ -1,66 +1,72 @@
-"""Ranks as processes: started by us, or by the user's own mpiexec, srun or torchrun."""
+"""What engines of several processes share: start the ranks, or join those of the user's mpiexec, srun or torchrun."""
 
 import os
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any, ClassVar
+from abc import abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from manyhands import tasks
 from manyhands.comm.torch_ import PeerLost, TorchComm
 from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, RankFailed, check
-from manyhands.launch.base import Launcher, Observer, Worker
-from manyhands.launch.environment import leads, outer_world
+from manyhands.launch.base import Launcher, Observer, Worker, check_one_thread
+from manyhands.launch.environment import outer_world
 from manyhands.launch.failures import agree_in_world
+from manyhands.launch.guard.meeting import World, check_world, world_of
 from manyhands.launch.guard.process import LOST_S, SAY_S
 from manyhands.launch.guard.state import FailureKnown, Phase, own_state
 from manyhands.launch.in_process import LocalWatch
-from manyhands.launch.rank import World, check_world, run_process
+from manyhands.launch.rank import run_process
 from manyhands.launch.signals.interrupt import stop_on_signal, tell
-from manyhands.launch.signals.waiting import follow, saying_whom
-from manyhands.launch.spawn import Starter, num_processes
+from manyhands.launch.signals.waiting import LOOK_S, StopMonitor, repeating
+from manyhands.launch.spawn import Starter, find_mpiexec, num_processes
 from manyhands.launch.supervisor import supervise
 from manyhands.record.status import note_failure
 from manyhands.tasks.setup import device_of
 from manyhands.training.job import Job
 
 WATCH_S = 1.0
-"""How often a server asks whether another rank has aborted."""
+"""How often a server checks whether another rank has aborted."""
 MISSES = 5
-"""How often it may ask in vain before it takes whoever keeps the store for gone."""
+"""How many checks may fail before the server takes the process that keeps the store for gone."""
 
 
 class ProcessLauncher(Launcher):
-    """Joins the world this process was started in, or starts one."""
-
-    starter: ClassVar[Starter]
-    """What starts the processes."""
-
-    def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
-        """Join the processes that are there, or start them."""
-        if outer_world():
-            return join_world(self.starter.world(), worker, job, observe)
-        return supervise(worker, job, observe, self.starter)
-
-    def agree(self, text: str) -> str:
-        """Return rank 0's text."""
-        outer = outer_world()
-        if outer is None:
-            return text
-        comm = self.starter.world()
-        check_world(comm, outer.size)
-        return agree_in_world(comm, text)
+    """Joins the world that this process was started in, or starts one."""
 
     @property
-    def leads(self) -> bool:
-        """Whether this is rank 0, or the supervisor."""
-        return leads()
+    @abstractmethod
+    def starter(self) -> Starter:
+        """What starts the processes."""
+
+    def check(self, config: RunConfig) -> None:
+        if config.engine != "hybrid":
+            check_one_thread(config)
+        check_importable(config)
+        outer = outer_world()
+        if outer is None:
+            if self.starter.engine == "mpi":
+                find_mpiexec(config.mpiexec)
+            return
+        check(
+            outer.engine == self.starter.engine,
+            f"{outer.by} started {outer.size} processes, which engine {config.engine} cannot join; "
+            f"use --engine {outer.engine}, or start it without {outer.by}",
+        )
+        servers = num_processes(config) - config.workers
+        beside = f" and the sync has {servers} more for servers" if servers else ""
+        started = f"{outer.by} started {outer.size} processes, but --workers is {config.workers}{beside}"
+        check(num_processes(config) == outer.size, f"{started}; leave --workers out")
+
+    def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
+        if outer_world():
+            return join_world(world_of(self.starter.engine), worker, job, observe)
+        return supervise(worker, job, observe, self.starter)
 
 
 def check_importable(config: RunConfig) -> None:
-    """Refuse a task that only this process has."""
+    """Refuse a task that other processes cannot import."""
     check(
         config.task in tasks.names() or ".py" in config.task,
         "this engine starts new processes, which must import the task: "
@@ -68,30 +74,10 @@ def check_importable(config: RunConfig) -> None:
     )
 
 
-def check_processes(config: RunConfig, starter: Starter) -> None:
-    """Refuse what other processes could not do: import the task, or be as many as nobody started."""
-    check_importable(config)
-    outer = outer_world()
-    if outer is None:
-        starter.check(config)
-        return
-    check(
-        outer.engine == starter.engine,
-        f"{outer.by} started {outer.size} processes, which engine {config.engine} cannot join; "
-        f"use --engine {outer.engine}, or start it without {outer.by}",
-    )
-    servers = num_processes(config) - config.workers
-    beside = f" and the sync has {servers} more for servers" if servers else ""
-    check(
-        num_processes(config) == outer.size,
-        f"{outer.by} started {outer.size} processes, but --workers is {config.workers}{beside}; leave --workers out",
-    )
-
-
 def join_world(comm: World, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
-    """Run the worker as the rank this process is; a failure here ends all ranks."""
+    """Run the worker as the rank that this process is; a failure here ends all ranks."""
     check_world(comm, num_processes(job.config))
-    agree_in_world(comm, "")  # with this, no rank can fail any more but by `report`
+    agree_in_world(comm, "")  # from here on, ranks fail by `report` alone
     state = own_state()
     state.phase = Phase.RUNNING
     if isinstance(comm, TorchComm):
@@ -107,48 +93,34 @@ def join_world(comm: World, worker: Worker, job: Job, observe: Observer) -> list
         time.sleep(SAY_S)
 
     with stop_on_signal(say=comm.rank == 0) as stop, _leaving_with_others(comm, job.config):
-        watches: list[LocalWatch] = []
-
-        def watch_of(rank: int) -> LocalWatch:
-            watches.append(LocalWatch(stop, observe, state))
-            return watches[-1]
-
-        patience = follow(lambda: [watch.step for watch in watches[:1]] or [-1], job.run.checkpoints)
-        with saying_whom(patience, stop) if comm.rank == 0 else nullcontext():
-            return run_process(worker, job, comm, watch_of, report)
+        watches = [LocalWatch(stop, observe) for _ in range(job.config.threads)]
+        monitor = StopMonitor(lambda: [watches[0].step], job.run.checkpoints, stop)
+        with repeating(monitor.look, LOOK_S) if comm.rank == 0 else nullcontext():
+            return run_process(worker, job, comm, watches, report)
 
 
 def _delay(error: ManyhandsError, rank: int) -> float:
-    """Return how long to wait for another rank that has the same to say, or more: it ends this one when it has."""
+    """Return how long to wait for a rank with the same error, or its cause: when it has reported, it ends this one."""
     if isinstance(error, RankFailed):
         return 0.0
     return (LOST_S if isinstance(error, PeerLost) else 0.0) + (SAY_S + 0.5 * min(rank, 4) if rank else 0.0)
 
 
-@contextmanager
-def _leaving_with_others(comm: World, config: RunConfig) -> Iterator[None]:
-    """End this process when another rank of torchrun's has aborted, if it is a server.
+def _leaving_with_others(comm: World, config: RunConfig) -> AbstractContextManager[None]:
+    """End this process, if it is a server under torchrun, when another rank has aborted.
 
-    A server waits for anybody, so it does not see one leave, and torchrun's SIGTERM must not end it: before a
-    checkpoint, workers ask it for its state.
+    A server waits for a message from anybody, so it does not notice that a rank leaves, and torchrun's SIGTERM must not
+    end it: before a checkpoint, workers ask it for its state.
     """
     if not isinstance(comm, TorchComm) or comm.rank < config.workers:
-        yield
-        return
-    done = threading.Event()
+        return nullcontext()
+    misses = 0
 
     def watch() -> None:
-        misses = 0
-        while not done.wait(WATCH_S):
-            misses = 0 if comm.reachable() else misses + 1
-            if comm.aborted() or misses >= MISSES:
-                own_state().known = FailureKnown.USER
-                os._exit(1)
+        nonlocal misses
+        misses = 0 if comm.reachable() else misses + 1
+        if comm.aborted() or misses >= MISSES:
+            own_state().known = FailureKnown.USER
+            os._exit(1)
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()
+    return repeating(watch, WATCH_S)

@@ -1,4 +1,4 @@
-"""What one process of a run does, started by the supervisor.
+"""The program of each process that the supervisor starts, and the ranks of one process of any run.
 
 `python -m manyhands.launch.rank LIVE/job.json` is an MPI process; engine torch adds the address at which the ranks
 meet, the rank, and for rank 0 the number of the open file that listens there.
@@ -8,10 +8,10 @@ import signal
 import sys
 from pathlib import Path
 
-if __name__ == "__main__":  # torch takes seconds to import, and meanwhile the supervisor alone answers these
+if __name__ == "__main__":  # torch takes seconds to import, and meanwhile only the supervisor answers these signals
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    if len(sys.argv) == 2:  # so that a rank which is killed meanwhile is named as well
+    if len(sys.argv) == 2:  # before the imports, so that a rank which is killed meanwhile is named as well
         from manyhands.launch.guard.process import start_guard
         from manyhands.launch.mailbox import writing_death
 
@@ -22,29 +22,26 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
-
-import torch
 
 from manyhands import tasks
 from manyhands.comm import Comm
 from manyhands.comm.hybrid import HybridComm
-from manyhands.comm.mpi import MPIComm, world
+from manyhands.comm.mpi import MPIComm
+from manyhands.comm.texts import gather_texts
 from manyhands.comm.threads import ThreadComm, ThreadGroup
-from manyhands.comm.torch_ import PeerLost, TorchComm, connect, text_row
+from manyhands.comm.torch_ import PeerLost, TorchComm, connect
 from manyhands.config import RunConfig
-from manyhands.errors import ManyhandsError, UserError, exit_status
+from manyhands.errors import ManyhandsError, exit_status
 from manyhands.launch.base import Worker, failure
 from manyhands.launch.blas_threads.count import process_settings
+from manyhands.launch.guard.meeting import World, check_world, meet_mpi
 from manyhands.launch.guard.process import LOST_S
-from manyhands.launch.guard.segments import remove_own
-from manyhands.launch.guard.state import FailureKnown, Phase, own_state
+from manyhands.launch.guard.state import FailureKnown, own_state
 from manyhands.launch.in_process import run_threads
-from manyhands.launch.mailbox import LiveFolder, LiveWatch, read_job, write_failure
+from manyhands.launch.mailbox import LiveFolder, LiveWatch, read_job, stop_on_signals, write_failure
 from manyhands.launch.signals.interrupt import die_with_parent
 from manyhands.machine import facts
 from manyhands.record import write_atomically
@@ -52,29 +49,15 @@ from manyhands.sync.base import num_ranks
 from manyhands.tasks.setup import device_of, load_data
 from manyhands.training.job import Job
 
-MAX_CORES = 8192
-
-World = MPIComm | TorchComm
-"""The comm of all processes of a run."""
-
-
-def check_world(comm: World, expected: int) -> None:
-    """Refuse n worlds of size 1, which an mpiexec of another MPI gives without a word."""
-    if comm.size != expected:
-        raise UserError(
-            f"{expected} MPI ranks were started, but this one sees a world of {comm.size}: mpiexec and the MPI "
-            "library that mpi4py loads belong to different installations; 'manyhands doctor' shows which"
-        )
-
 
 def run_process(
     worker: Worker,
     job: Job,
     comm: World,
-    watch_of: Callable[[int], Any],
+    watches: Sequence[Any],
     report: Callable[[ManyhandsError], None],
 ) -> list[dict[str, Any]]:
-    """Run this process's ranks: one, or `threads` of them for the hybrid engine.
+    """Run this process's ranks, one or the `threads` of the hybrid engine; return their results.
 
     A failure is reported and then ends every rank of the world: other processes may be waiting for this one.
     """
@@ -94,88 +77,60 @@ def run_process(
 
     workers, cores = share_of_host(comm, job.config.workers)
     with process_settings(job.config, workers * threads, cores):
-        results = run_threads(worker, job, comms, [watch_of(c.rank) for c in comms], end_all)
+        results = run_threads(worker, job, comms, watches, end_all)
     if isinstance(comm, MPIComm):
         comm.settle()
     return results
 
 
 def share_of_host(comm: Comm, workers: int) -> tuple[int, int]:
-    """Return how many of the workers' processes share this one's host, and how many cores it gives them together.
+    """Return the number of worker processes on this host, and the number of cores that these may use together.
 
-    Batch systems may bind each process to cores of its own; servers wait more than they compute.
+    Batch systems may bind each process to cores of its own; servers wait more than they compute, and do not count.
     """
-    own = torch.zeros(MAX_CORES, dtype=torch.uint8)
-    own[list(facts.core_ids())] = 1
-    name = text_row(socket.gethostname())
-    cores, names = comm.all_gather(own), comm.all_gather(name)
-    here = (names == name).all(1)
-    bound, limit = int(cores[here].any(0).sum()), facts.cpu_limit()
-    return max(1, int(here[:workers].sum())), min(bound, facts.cores()) if limit else bound
-
-
-@contextmanager
-def meeting() -> Iterator[None]:
-    """Let this rank's guard know that it waits for the others, and then that all have come."""
-    state = own_state()
-    state.phase = max(state.phase, Phase.MEETING)
-    yield
-    state.phase = max(state.phase, Phase.MET)
-
-
-@cache
-def meet_mpi() -> MPIComm:
-    """Join the other ranks in MPI_Init, and see to it that their shared memory is freed however they end."""
-    with meeting():
-        comm = world()
-    comm.barrier()
-    remove_own()
-    return comm
+    host = socket.gethostname()
+    texts = gather_texts(comm, json.dumps([host, sorted(facts.core_ids())]))
+    here = {rank: cores for rank, (name, cores) in enumerate(map(json.loads, texts)) if name == host}
+    bound = len(set().union(*here.values()))
+    return max(1, sum(rank < workers for rank in here)), min(bound, facts.cores()) if facts.cpu_limit() else bound
 
 
 def main() -> None:
-    """Do the job; whatever goes wrong is written down before every rank is ended."""
-    job, name = read_job(Path(sys.argv[1]))
-    folder = LiveFolder(job.run)
-    die_with_parent(signal.SIGKILL)  # a rank that waits for others would not see that the supervisor is gone
-    module, _, function = name.partition(":")
+    """Run the job's worker as this rank; report any failure before every rank is ended."""
+    job, worker_name = read_job(Path(sys.argv[1]))
+    folder, threads = LiveFolder(job.run), job.config.threads
+    die_with_parent(signal.SIGKILL)  # a rank that waits for others would not notice that the supervisor is gone
     comm = _meet(job.config, *sys.argv[2:])
-    state = own_state()
 
     def report(error: ManyhandsError) -> None:
         if isinstance(error, PeerLost) and isinstance(comm, MPIComm):
             time.sleep(LOST_S)
-        write_failure(folder, error, comm.rank)
-        state.known = FailureKnown.USER
+        write_failure(folder.failure(comm.rank), error)
+        own_state().known = FailureKnown.USER
 
     try:
-        check_world(comm, num_ranks(job.config) // job.config.threads)
+        check_world(comm, num_ranks(job.config) // threads)
         sys.path[:0] = json.loads(os.environ.get("MANYHANDS_PATH", "[]"))
-        if job.config.threads > 1:
-            job = _with_data(job)
-        worker: Worker = getattr(importlib.import_module(module), function)
-
-        def watch_of(rank: int) -> LiveWatch:
-            watch = LiveWatch(folder, rank)
-            watch.stop_on_signals()
-            return watch
-
-        results = run_process(worker, job, comm, watch_of, report)
-        for t, result in enumerate(results):
-            rank = comm.rank * job.config.threads + t
+        if threads > 1:  # read the data once for all of them
+            started, task = time.perf_counter(), tasks.load(job.config.task)
+            data = load_data(task, job.config)
+            job = replace(job, task=task, data=data, read_s=time.perf_counter() - started)
+        worker, ranks = load_worker(worker_name), range(comm.rank * threads, (comm.rank + 1) * threads)
+        stop = stop_on_signals()
+        watches = [LiveWatch(folder, rank, stop) for rank in ranks]
+        for rank, result in zip(ranks, run_process(worker, job, comm, watches, report), strict=True):
             write_atomically(folder.result(rank), json.dumps(result))
         comm.close() if isinstance(comm, TorchComm) else comm.barrier()
     except BaseException as error:
-        report(failure(error, comm.rank * job.config.threads, -1))
+        report(failure(error, comm.rank * threads, -1))
         comm.abort(1)
 
 
-def _with_data(job: Job) -> Job:
-    """Read the data once for all threads of this process."""
-    started = time.perf_counter()
-    task = tasks.load(job.config.task)
-    data = load_data(task, job.config)
-    return replace(job, task=task, data=data, read_s=time.perf_counter() - started)
+def load_worker(name: str) -> Worker:
+    """Return the function that `read_job` named."""
+    module, _, function = name.partition(":")
+    worker: Worker = getattr(importlib.import_module(module), function)
+    return worker
 
 
 def _meet(config: RunConfig, address: str = "", rank: str = "0", listener: str = "") -> World:

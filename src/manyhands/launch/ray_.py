@@ -1,8 +1,8 @@
 """Engine `ray`: a head that hands out work to the processes of a Ray cluster (the papers' OmpCluster row).
 
 Ray places the ranks, one actor each, and tells when one has died; their tensors travel between them directly, as
-those of engine torch do. A rank reserves a core, or its share of a GPU, where the cluster has enough of them free;
-where it has not, the ranks share what there is, instead of waiting for each other.
+those of engine torch do. A rank reserves a core, or its share of a GPU, if the cluster has enough of them free;
+otherwise the ranks share those that are free, instead of waiting for each other.
 """
 
 import json
@@ -12,22 +12,20 @@ import re
 import sys
 import threading
 import time
-from collections import Counter, defaultdict
-from pathlib import Path
 from typing import Any, final
 
 from manyhands.comm.torch_ import PeerLost, TorchComm
 from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, RankFailed, check
-from manyhands.launch.base import Launcher, Observer, Worker
+from manyhands.launch.base import Launcher, Observer, Worker, check_one_thread
 from manyhands.launch.environment import check_alone
-from manyhands.launch.mailbox import LiveFolder, failure_of, read_failures, read_pulse, read_status
-from manyhands.launch.on_ray.actor import FAILURE, RankActor, output_of
-from manyhands.launch.on_ray.cluster import check_ray, cluster, forgiving_ray
+from manyhands.launch.mailbox import LiveFolder, Tail, failure_of, live_folder, read_failures, read_status, show_pulses
+from manyhands.launch.on_ray.actor import FAILURE, RankActor
+from manyhands.launch.on_ray.cluster import check_ray, cluster, forgiving_ray, line_of
 from manyhands.launch.processes import check_importable
 from manyhands.launch.signals.interrupt import stop_on_signal, tell
-from manyhands.launch.signals.waiting import Patience
-from manyhands.launch.supervisor import FAILURE_GRACE_S, POLL_S, patience_with
+from manyhands.launch.signals.waiting import StopMonitor
+from manyhands.launch.supervisor import FAILURE_GRACE_S, POLL_S, by_blame, stop_monitor
 from manyhands.sync.base import num_ranks
 from manyhands.training.job import Job
 
@@ -46,27 +44,19 @@ class RayLauncher(Launcher):
     features = TorchComm.features
 
     def check(self, config: RunConfig) -> None:
-        """Allow any number of workers of one thread each."""
         check_alone(config.engine)
-        hint = "choose --engine hybrid for threads inside MPI processes"
-        check(config.threads == 1, f"--threads belongs to engine hybrid; {hint}")
+        check_one_thread(config)
         check_importable(config)
         check_ray(config)
 
     def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
-        """Have actors run the worker."""
-        folder, size = LiveFolder(job.run), num_ranks(job.config)
-        folder.open()
-        try:
-            folder.write_job(job, f"{worker.__module__}:{worker.__qualname__}")
-            with stop_on_signal() as stop, cluster(job.config, size) as ray:
-                ranks = _RayRanks(ray, job.config, folder, size)
-                try:
-                    return ranks.work(observe, stop, patience_with(folder, job))
-                finally:
-                    ranks.kill()
-        finally:
-            folder.close()
+        size = num_ranks(job.config)
+        with live_folder(job, worker) as folder, stop_on_signal() as stop, cluster(job.config, size) as ray:
+            ranks = _RayRanks(ray, job.config, folder, size)
+            try:
+                return ranks.work(observe, stop, stop_monitor(folder, job, stop))
+            finally:
+                ranks.kill()
 
 
 @final
@@ -79,49 +69,51 @@ class _RayRanks:
         actor = ray.remote(RankActor).options(max_restarts=0, scheduling_strategy="SPREAD", **shares)
         self._actors = [actor.remote() for _ in range(size)]
         self._pending: dict[Any, int] = {}
-        self._pulses = _Tail(folder.pulses)
-        self._outputs = [_Tail(output_of(folder, rank)) for rank in range(size)]
+        """The ranks that have not ended, by the references to their results."""
+        self._pulses = Tail(folder.pulses)
+        self._outputs = [Tail(folder.output(rank)) for rank in range(size)]
         self._crashes: dict[int, str] = {}
-        self._told: list[ManyhandsError] = []
+        """The signals that ranks printed when they crashed."""
+        self._returned_failures: list[ManyhandsError] = []
 
-    def work(self, observe: Observer, stop: threading.Event, patience: Patience) -> list[dict[str, Any]]:
-        """Hand every rank its work, and follow it to the end."""
-        orders = self._orders(self._places())
-        self._pending = {
-            actor.run.remote(json.dumps(order)): order["rank"]
-            for actor, order in zip(self._actors, orders, strict=True)
+    def work(self, observe: Observer, stop: threading.Event, monitor: StopMonitor) -> list[dict[str, Any]]:
+        """Run the job's worker on every actor; return the results in rank order, or raise the first failure."""
+        order = {
+            "size": len(self._actors),
+            "address": self._place(),
+            "job": str(self._folder.job.resolve()),
+            "folder": os.getcwd(),
+            "path": [p or os.getcwd() for p in sys.path],
         }
-        results: dict[int, dict[str, Any] | None] = {}
+        self._pending = {
+            actor.run.remote(json.dumps({**order, "rank": rank})): rank for rank, actor in enumerate(self._actors)
+        }
+        results: dict[int, dict[str, Any]] = {}
         fail_by = math.inf
         while self._pending:
             results.update(self._new_results())
             self._show(observe)
-            now = time.monotonic()
-            if failures := self._failures():
-                # A rank that only lost another waits for that one to be found out.
-                own = [error for error in failures if not isinstance(error, PeerLost)]
-                fail_by = min(fail_by, now + FAILURE_GRACE_S)
-                if own or now > fail_by:
-                    raise (own or failures)[0]
-            if stop.is_set() and not self._folder.stop.exists():
+            # A rank that cannot write into the live folder, where the disk is full, only returns its failure.
+            if failures := by_blame([*read_failures(self._folder), *self._returned_failures]):
+                fail_by = min(fail_by, time.monotonic() + FAILURE_GRACE_S)
+                # Ranks that only lost another wait for the report of that one.
+                if not (self._pending and isinstance(failures[0], PeerLost)) or time.monotonic() > fail_by:
+                    raise failures[0]
+            if stop.is_set():
                 self._folder.ask_to_stop()
-            if patience.look(stop=stop.is_set()):
-                patience.give_up()
-        failed = [rank for rank, result in results.items() if result is None]
-        if failed:
-            raise self._late_failure(min(failed))
-        return [result for rank in range(len(orders)) if (result := results[rank]) is not None]
+            monitor.look_or_give_up()
+        return [results[rank] for rank in range(len(self._actors))]
 
     def kill(self) -> None:
-        """End every actor, and wait until they are gone; where Ray itself is gone, they are too."""
+        """Kill every actor, and wait until they are gone; if Ray itself is gone, they are too."""
         with forgiving_ray():
             for actor in self._actors:
                 self._ray.kill(actor)
             if self._pending:
                 self._ray.wait(list(self._pending), num_returns=len(self._pending), timeout=FAILURE_GRACE_S)
 
-    def _places(self) -> list[dict[str, Any]]:
-        """Wait until every actor is somewhere, and return where."""
+    def _place(self) -> str:
+        """Wait until Ray has placed every actor; return the address of rank 0, where they meet."""
         live = str(self._folder.path.resolve())
         refs = [actor.place.remote(live) for actor in self._actors]
         _, missing = self._ray.wait(refs, num_returns=len(refs), timeout=START_S)
@@ -133,88 +125,44 @@ class _RayRanks:
         try:
             places = [json.loads(text) for text in self._ray.get(refs)]
         except self._ray.exceptions.RayError as error:
-            raise ManyhandsError(f"Ray could not start a rank: {_last_line(error)}") from error
+            raise ManyhandsError(f"Ray could not start a rank: {line_of(error, -1)}") from error
         for place in places:
             check(
                 place["sees_folder"],
                 f"the run's folder '{live}' is not on {place['host']}: "
                 "all machines of the cluster must share it; choose another --out",
             )
-        return places
+        return str(places[0]["address"])
 
-    def _orders(self, places: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Write down what each rank must know."""
-        ranks_at = Counter(place["node"] for place in places)
-        cores_at: dict[str, set[int]] = defaultdict(set)
-        for place in places:
-            cores_at[place["node"]].update(place["cores"])
-        everyone = {
-            "size": len(places),
-            "address": places[0]["address"],
-            "job": str(self._folder.job.resolve()),
-            "folder": os.getcwd(),
-            "path": [p or os.getcwd() for p in sys.path],
-        }
-        return [
-            {
-                **everyone,
-                "rank": rank,
-                "ranks_here": ranks_at[place["node"]],
-                "cores_here": len(cores_at[place["node"]]),
-            }
-            for rank, place in enumerate(places)
-        ]
-
-    def _late_failure(self, rank: int) -> ManyhandsError:
-        """Wait for a failed rank's report: folders shared between hosts may show files late."""
-        give_up = time.monotonic() + FAILURE_GRACE_S
-        while True:
-            failures = self._failures()
-            for error in failures:
-                if not isinstance(error, PeerLost):
-                    return error
-            if time.monotonic() > give_up:
-                break
-            time.sleep(POLL_S)
-        if failures:
-            return failures[0]
-        _, step, host = read_status(self._folder, rank) or (0, -1, "a host of the cluster")
-        return RankFailed(rank=rank, host=host, step=step, cause="it failed, and its report has not arrived")
-
-    def _new_results(self) -> dict[int, dict[str, Any] | None]:
-        """Wait a moment; return the results of ranks that have ended since, or raise if one has died."""
+    def _new_results(self) -> dict[int, dict[str, Any]]:
+        """Wait a moment; return the results of ranks that have ended meanwhile, or raise if one has died."""
         done, _ = self._ray.wait(list(self._pending), num_returns=len(self._pending), timeout=POLL_S)
-        results: dict[int, Any] = {}
+        results: dict[int, dict[str, Any]] = {}
         for ref in done:
             rank = self._pending.pop(ref)
             try:
-                results[rank] = json.loads(self._ray.get(ref))
+                result = json.loads(self._ray.get(ref))
             except self._ray.exceptions.RayError as error:
                 if not self._folder.result(rank).is_file():
                     raise self._death(rank, error) from error
-                results[rank] = json.loads(self._folder.result(rank).read_text())  # Ray was lost on the way back
-            if results[rank].keys() == {FAILURE}:
-                self._told.append(failure_of(results[rank][FAILURE]))
-                results[rank] = None
+                result = json.loads(self._folder.result(rank).read_text())  # Ray was lost on the way back
+            if result.keys() == {FAILURE}:
+                self._returned_failures.append(failure_of(result[FAILURE]))
+            else:
+                results[rank] = result
         return results
-
-    def _failures(self) -> list[ManyhandsError]:
-        """Return what ranks reported: in the live folder, or, where that is on a full disk, by what they returned."""
-        return [*read_failures(self._folder), *self._told]
 
     def _death(self, rank: int, error: Exception) -> ManyhandsError:
         self._show(lambda pulse: None)
         status = read_status(self._folder, rank)
         if status is None:
-            return ManyhandsError(f"Ray could not start rank {rank}: {_last_line(error)}")
-        _, step, host = status
-        return RankFailed(rank=rank, host=host, step=step, cause=_cause(str(error), self._crashes.get(rank, "")))
+            return ManyhandsError(f"Ray could not start rank {rank}: {line_of(error, -1)}")
+        cause = _cause(str(error), self._crashes.get(rank, ""))
+        return RankFailed(rank=rank, host=status.host, step=status.step, cause=cause)
 
     def _show(self, observe: Observer) -> None:
-        """Pass on what the ranks have told and printed since."""
-        for line in self._pulses.lines():
-            if pulse := read_pulse(line):
-                observe(pulse)
+        """Forward the ranks' new pulses to `observe`, and their new output to stderr."""
+        show_pulses(self._pulses, observe)
         for rank, output in enumerate(self._outputs):
             for line in output.lines():
                 if crash := _SIGNAL.search(line):
@@ -222,26 +170,8 @@ class _RayRanks:
                 tell(line)
 
 
-@final
-class _Tail:
-    """A file that grows, read line by line."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._read = path, 0
-
-    def lines(self) -> list[str]:
-        """Return the whole lines that are new."""
-        if not self._path.is_file():
-            return []
-        with open(self._path, "rb") as f:
-            f.seek(self._read)
-            whole, end, _ = f.read().rpartition(b"\n")
-        self._read += len(whole) + len(end)
-        return whole.decode(errors="replace").split("\n") if end else []
-
-
 def _shares(ray: Any, config: RunConfig, size: int) -> dict[str, float]:
-    """Return what each rank reserves: what is there must do, or the ranks would wait for each other for ever.
+    """Return what each rank reserves, together no more than is free, or the ranks would wait for each other for ever.
 
     The cluster's GPUs count, not those of this machine, which may have none.
     """
@@ -256,13 +186,8 @@ def _shares(ray: Any, config: RunConfig, size: int) -> dict[str, float]:
 
 
 def _cause(error: str, crash: str) -> str:
-    """Say why a process died, as far as Ray knows: of a process that is killed it sees only that it is gone."""
+    """Return why a process died, as far as Ray knows: of one that was killed it only knows that it is gone."""
     if crash:
         return f"killed by {crash}"
-    told = _DETAIL.search(error)
-    return GONE if told is None or "connection error code" in told[1] else " ".join(told[1].split())
-
-
-def _last_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[-1].strip() if lines else type(error).__name__
+    detail = _DETAIL.search(error)
+    return GONE if detail is None or "connection error code" in detail[1] else " ".join(detail[1].split())

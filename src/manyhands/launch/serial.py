@@ -10,7 +10,7 @@ from manyhands.launch.blas_threads.count import process_settings
 from manyhands.launch.environment import check_alone
 from manyhands.launch.in_process import LocalWatch, run_threads
 from manyhands.launch.signals.interrupt import stop_on_signal
-from manyhands.launch.signals.waiting import follow, saying_whom
+from manyhands.launch.signals.waiting import LOOK_S, StopMonitor, repeating
 from manyhands.machine import facts
 from manyhands.training.job import Job
 
@@ -22,14 +22,12 @@ class SerialLauncher(Launcher):
     features = SelfComm.features
 
     def check(self, config: RunConfig) -> None:
-        """Allow one worker."""
         check_alone(config.engine)
-        hint = "choose --engine threads, mpi or hybrid"
-        check(config.size == 1, f"engine serial has one worker, got {config.size}; {hint}")
+        check(config.size == 1, f"engine serial has one worker, got {config.size}; use --engine threads, mpi or hybrid")
 
     def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
-        """Run the worker here."""
         with process_settings(job.config, 1, facts.cores()), stop_on_signal() as stop:
             watch = LocalWatch(stop, observe)
-            with saying_whom(follow(lambda: [watch.step], job.run.checkpoints), stop):
+            monitor = StopMonitor(lambda: [watch.step], job.run.checkpoints, stop)
+            with repeating(monitor.look, LOOK_S):  # to give up is left to the user
                 return run_threads(worker, job, [SelfComm()], [watch], on_failure=lambda _: None)

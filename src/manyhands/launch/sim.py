@@ -5,8 +5,7 @@ from typing import Any, final
 
 from manyhands.comm.sim import Instant, SimComm, SimWorld
 from manyhands.config import RunConfig
-from manyhands.errors import check
-from manyhands.launch.base import Launcher, Observer, Worker, failure
+from manyhands.launch.base import Launcher, Observer, Worker, check_one_thread, failure
 from manyhands.launch.blas_threads.count import process_settings
 from manyhands.launch.environment import check_alone
 from manyhands.launch.in_process import LocalWatch
@@ -18,19 +17,15 @@ from manyhands.training.job import Job
 
 @final
 class SimLauncher(Launcher):
-    """As many workers as you like on one machine, for the answer alone."""
+    """Any number of workers on one machine, for the answer alone."""
 
     features = SimComm.features
 
     def check(self, config: RunConfig) -> None:
-        """Allow any number of workers of one thread each."""
         check_alone(config.engine)
-        hint = f"say --workers {config.threads}"
-        check(config.threads == 1, f"--threads belongs to engine hybrid; {hint}")
+        check_one_thread(config)
 
     def launch(self, worker: Worker, job: Job, observe: Observer) -> list[dict[str, Any]]:
-        """Run the worker once per virtual rank."""
-        world = SimWorld(num_ranks(job.config), Instant())
         job = replace(job, same_data=job.data is not None)
         with process_settings(job.config, 1, facts.cores()), stop_on_signal() as stop:
 
@@ -41,4 +36,4 @@ class SimLauncher(Launcher):
                 except Exception as error:
                     raise failure(error, comm.rank, watch.step) from error
 
-            return world.run(work)
+            return SimWorld(num_ranks(job.config), Instant()).run(work)

@@ -1,4 +1,7 @@
-"""Start the processes of a run: all of them through one mpiexec, or each as a child of this process."""
+"""Start the processes of a run, and tell from their exit statuses and their guards which rank died.
+
+All of them are started by one mpiexec, or each as a child of this process.
+"""
 
 import json
 import os
@@ -11,6 +14,7 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, final
 
@@ -19,8 +23,7 @@ from manyhands.config import RunConfig
 from manyhands.errors import RankFailed, UserError, check
 from manyhands.launch.blas_threads.count import blas_threads
 from manyhands.launch.guard.process import cause_of
-from manyhands.launch.mailbox import LiveFolder, read_deaths, read_status
-from manyhands.launch.rank import World, meet_mpi, meeting
+from manyhands.launch.mailbox import LiveFolder, read_failures, read_status
 from manyhands.launch.signals.interrupt import die_with_parent
 from manyhands.machine import facts
 from manyhands.sync.base import num_ranks
@@ -29,32 +32,24 @@ Process = subprocess.Popen[str]
 
 
 class Starter(ABC):
-    """Starts processes that each run `manyhands.launch.rank`, and tells from how they ended which rank died."""
+    """Starts processes that each run `manyhands.launch.rank`, and finds out which of them died, and how."""
 
     name: ClassVar[str]
-    """What the user knows the processes by."""
+    """The name of a process in messages to the user."""
     engine: ClassVar[str]
-    """The engine whose processes, started from outside, have such a `world`."""
-    noise: ClassVar[re.Pattern[str]]
-    """Lines of output that say nothing to the user."""
+    """The `OuterWorld.engine` of equal processes that were started from outside."""
+    noise: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")
+    """Lines of output that mean nothing to the user."""
     guess: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")
-    """Lines that blame a process which may be any."""
-
-    @abstractmethod
-    def check(self, config: RunConfig) -> None:
-        """Refuse what cannot be started here."""
-
-    @abstractmethod
-    def world(self) -> World:
-        """Return the comm of the processes that were started from outside, this one among them."""
+    """Lines that blame a process which may be the wrong one."""
 
     @abstractmethod
     def start(self, config: RunConfig, folder: LiveFolder) -> Iterator[Process]:
-        """Start them, each the first of a session of its own, so that Ctrl-C reaches only us."""
+        """Start the processes, each in a new session, so that Ctrl-C reaches only the supervisor."""
 
     @abstractmethod
-    def deaths(self, folder: LiveFolder, num_ranks: int, statuses: Sequence[int | None]) -> list[RankFailed]:
-        """Return how ranks died that could not say so themselves; the processes' statuses tell."""
+    def deaths(self, folder: LiveFolder, statuses: Sequence[int | None]) -> list[RankFailed]:
+        """Return the ranks that ended without a report, the one to blame first; `statuses` are the processes'."""
 
 
 @final
@@ -66,22 +61,13 @@ class Mpiexec(Starter):
     noise = re.compile(r"^(=|YOUR APPLICATION|This typically refers|Please see|application called MPI_Abort|Abort\()")
     guess = re.compile(r"^=   PID \d+ RUNNING AT")
 
-    def check(self, config: RunConfig) -> None:
-        """Refuse where there is no mpiexec."""
-        find_mpiexec(config.mpiexec)
-
-    def world(self) -> World:
-        """Return MPI's world."""
-        return meet_mpi()
-
     def start(self, config: RunConfig, folder: LiveFolder) -> Iterator[Process]:
-        """Start mpiexec."""
-        processes = str(num_processes(config))
-        yield _popen([*find_mpiexec(config.mpiexec), "-n", processes, *_rank_command(folder)], config)
+        mpiexec = find_mpiexec(config.mpiexec)
+        yield _popen([*mpiexec, "-n", str(num_processes(config)), *_rank_command(folder)], config)
 
-    def deaths(self, folder: LiveFolder, num_ranks: int, statuses: Sequence[int | None]) -> list[RankFailed]:
-        """Read what the ranks' guards have left; mpiexec's own words are of any rank that it killed."""
-        deaths = read_deaths(folder)
+    def deaths(self, folder: LiveFolder, statuses: Sequence[int | None]) -> list[RankFailed]:
+        """Read the guards' reports: mpiexec's own message may blame any rank that it has killed itself."""
+        deaths = [death for death in read_failures(folder, "death") if isinstance(death, RankFailed)]
         return [_dead(folder, death.rank, death.cause, death.host) for death in deaths]
 
 
@@ -91,27 +77,17 @@ class Children(Starter):
 
     name = "a rank"
     engine = "torch"
-    noise = re.compile(r"(?!)")
-
-    def check(self, config: RunConfig) -> None:
-        """Allow all: every host can start processes."""
-
-    def world(self) -> World:
-        """Return torchrun's world."""
-        with meeting():
-            return torch_.world(os.environ["MASTER_ADDR"], os.environ.get("GLOO_SOCKET_IFNAME", ""))
 
     def start(self, config: RunConfig, folder: LiveFolder) -> Iterator[Process]:
-        """Start them; the port is open before the first one runs, so none can come too early or find it taken."""
-        with torch_.listen() as listener:
+        with torch_.listen() as listener:  # open before the first rank runs: none comes too early or finds it taken
             place, port = torch_.address_of(listener), listener.fileno()
             command = [*_rank_command(folder), place]
             yield _popen([*command, "0", str(port)], config, inherit=[port])
         for rank in range(1, num_ranks(config)):
             yield _popen([*command, str(rank)], config)
 
-    def deaths(self, folder: LiveFolder, num_ranks: int, statuses: Sequence[int | None]) -> list[RankFailed]:
-        """Look for children that ended without a failure or a result; those killed by a signal come first."""
+    def deaths(self, folder: LiveFolder, statuses: Sequence[int | None]) -> list[RankFailed]:
+        """Find children that ended without a failure or a result; those killed by a signal come first."""
         silent = {
             rank: status
             for rank, status in enumerate(statuses)
@@ -121,32 +97,27 @@ class Children(Starter):
         return [_dead(folder, rank, cause_of(silent[rank]), socket.gethostname()) for rank in ranks]
 
 
-def world_of(engine: str) -> World:
-    """Return the comm of the processes that were started from outside for this engine."""
-    return {starter.engine: starter for starter in (Mpiexec(), Children())}[engine].world()
-
-
 def num_processes(config: RunConfig) -> int:
-    """Return how many processes a run has: one for each rank, or for the threads of a hybrid one together."""
+    """Return how many processes a run has: one per rank, or one per `threads` ranks of a hybrid run."""
     return num_ranks(config) // config.threads
 
 
 def find_mpiexec(given: str = "") -> list[str]:
-    """Return the command that starts ranks: the user's, the one beside this Python, or the one on the path."""
+    """Return the command that starts MPI ranks: the user's, the one beside this Python, or the one on the path."""
     if given:
         words = shlex.split(given)
         check(bool(shutil.which(words[0])), f"there is no command '{words[0]}' to start MPI ranks with")
         return words
     beside = Path(sys.prefix) / "bin" / "mpiexec"
-    found = str(beside) if beside.is_file() else shutil.which("mpiexec")
-    if not found:
+    path = str(beside) if beside.is_file() else shutil.which("mpiexec")
+    if not path:
         raise UserError("engines mpi and hybrid need mpiexec, which is not here; run 'pip install mpich'")
-    return [found]
+    return [path]
 
 
 def _dead(folder: LiveFolder, rank: int, cause: str, host: str) -> RankFailed:
-    _, step, _ = read_status(folder, rank) or (0, -1, "")
-    return RankFailed(rank=rank, host=host, step=step, cause=cause)
+    status = read_status(folder, rank)
+    return RankFailed(rank=rank, host=host, step=status.step if status else -1, cause=cause)
 
 
 def _rank_command(folder: LiveFolder) -> list[str]:
@@ -154,7 +125,13 @@ def _rank_command(folder: LiveFolder) -> list[str]:
 
 
 def _popen(command: list[str], config: RunConfig, inherit: Sequence[int] = ()) -> Process:
-    threads = blas_threads(config, config.size, facts.cores())
+    env = {
+        **os.environ,
+        "OMP_NUM_THREADS": str(blas_threads(config, config.size, facts.cores())),
+        "MANYHANDS_PATH": json.dumps([p or os.getcwd() for p in sys.path]),
+    }
+    if num_ranks(config) > facts.cores() and not config.mpiexec:  # which may spread ranks over hosts
+        env["MPIR_CVAR_CH4_PROGRESS_THROTTLE"] = "1"  # MPICH's ranks sleep while they wait, not poll: others need cores
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -162,24 +139,8 @@ def _popen(command: list[str], config: RunConfig, inherit: Sequence[int] = ()) -
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": str(threads),
-            **_patience(config),
-            "MANYHANDS_PATH": json.dumps([p or os.getcwd() for p in sys.path]),
-        },
+        env=env,
         start_new_session=True,
-        preexec_fn=_die_with_parent,
+        preexec_fn=partial(die_with_parent, signal.SIGKILL),  # after SIGTERM, mpiexec would wait for ranks that hang
         pass_fds=inherit,
     )
-
-
-def _patience(config: RunConfig) -> dict[str, str]:
-    """Let MPICH's ranks sleep while they wait, where they are more than the cores: one that polls keeps others out."""
-    crowded = num_ranks(config) > facts.cores() and not config.mpiexec  # which may spread them over hosts
-    return {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1"} if crowded else {}
-
-
-def _die_with_parent() -> None:
-    """Have the kernel end the process should this one be killed; SIGTERM would let mpiexec wait for ranks that hang."""
-    die_with_parent(signal.SIGKILL)

@@ -3,9 +3,7 @@
 from typing import final
 
 from manyhands.comm.torch_ import TorchComm
-from manyhands.config import RunConfig
-from manyhands.errors import check
-from manyhands.launch.processes import ProcessLauncher, check_processes
+from manyhands.launch.processes import ProcessLauncher
 from manyhands.launch.spawn import Children
 
 
@@ -15,9 +13,3 @@ class TorchLauncher(ProcessLauncher):
 
     features = TorchComm.features
     starter = Children()
-
-    def check(self, config: RunConfig) -> None:
-        """Allow any number of workers of one thread each; inside torchrun, as many as it started."""
-        hint = f"say --workers {config.size}, or choose --engine hybrid"
-        check(config.threads == 1, f"--threads belongs to engine hybrid; {hint}")
-        check_processes(config, self.starter)

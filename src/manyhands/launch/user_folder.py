@@ -1,4 +1,4 @@
-"""Where manyhands keeps what belongs to the user and no single run."""
+"""Where manyhands keeps files that belong to the user and to no single run."""
 
 import os
 import re
@@ -8,21 +8,19 @@ from manyhands.machine import facts
 from manyhands.record.calibration import machine_name
 
 
-def data_folder() -> Path:
-    """Return the user's folder for data, as the XDG base directory specification has it."""
-    given = os.environ.get("XDG_DATA_HOME", "")
-    return (Path(given) if Path(given).is_absolute() else Path.home() / ".local" / "share") / "manyhands"
-
-
 def calibration_path() -> Path:
-    """Return the file with this machine's calibration; hosts may share a home, so each has its own."""
-    return data_folder() / "calibration" / f"{_machine()}.json"
+    """Return the file with this machine's calibration; hosts may share a home folder, so each has a file."""
+    return _machine_file("calibration")
 
 
 def chosen_threads_path() -> Path:
     """Return the file with the numbers of BLAS threads that were chosen on this machine."""
-    return data_folder() / "blas_threads" / f"{_machine()}.json"
+    return _machine_file("blas_threads")
 
 
-def _machine() -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "-", machine_name(facts.hardware()))
+def _machine_file(kind: str) -> Path:
+    """Return this machine's file in the user's data folder, as the XDG base directory specification places it."""
+    given = os.environ.get("XDG_DATA_HOME", "")
+    data = Path(given) if Path(given).is_absolute() else Path.home() / ".local" / "share"
+    machine = re.sub(r"[^A-Za-z0-9.]+", "-", machine_name(facts.hardware()))
+    return data / "manyhands" / kind / f"{machine}.json"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from manyhands.comm import Comm
-from manyhands.launch.failures import OthersFailed, Word, _exchange, agree_in_world
+from manyhands.launch.failures import OthersFailed, Statement, _exchange, agree_in_world
 
 Ranks = Callable[[Callable[[Comm], Any], int], list[Any]]
 
@@ -22,7 +22,7 @@ def test_all_ranks_get_the_first_ones_text(ranks: Ranks, size: int, text: str) -
 def test_ranks_that_agree_learn_of_the_one_that_fails(ranks: Ranks, failing: int) -> None:
     def work(comm: Any) -> str:
         if comm.rank == failing:
-            return str(_exchange(comm, Word(2, "no file", "here"))[failing].text)
+            return str(_exchange(comm, Statement(2, "no file", "here"))[failing].text)
         with pytest.raises(OthersFailed, match=f"rank {failing} on here failed: no file") as caught:
             agree_in_world(comm, "text")
         return str(caught.value.status)

@@ -71,14 +71,14 @@ def test_threads_run_at_the_same_time(tmp_path: Path) -> None:
     assert len(_launch(worker, tmp_path, 4)) == 4
 
 
-@pytest.mark.parametrize(("size", "each"), [(1, 6), (2, 3), (4, 1)])
+@pytest.mark.parametrize(("size", "per_rank"), [(1, 6), (2, 3), (4, 1)])
 def test_the_cores_are_shared_out_and_given_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, each: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, per_rank: int
 ) -> None:
     monkeypatch.setattr("manyhands.machine.facts.cores", lambda: 6)
     before = torch.get_num_threads()
-    found = _launch(lambda comm, job, watch: {"threads": torch.get_num_threads()}, tmp_path, size)
-    assert found == [{"threads": each}] * size
+    results = _launch(lambda comm, job, watch: {"threads": torch.get_num_threads()}, tmp_path, size)
+    assert results == [{"threads": per_rank}] * size
     assert torch.get_num_threads() == before
     with pytest.raises(RankFailed):
         _launch(lambda comm, job, watch: 1 / 0, tmp_path, size)  # type: ignore[arg-type,return-value]

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,15 @@ from manyhands.errors import CannotWrite, Diverged, ManyhandsError, RankFailed, 
 from manyhands.launch.mailbox import (
     LiveFolder,
     LiveWatch,
+    Tail,
     failure_in,
     read_failures,
-    read_pulse,
     read_status,
+    show_pulses,
+    stop_on_signals,
     write_failure,
 )
+from manyhands.launch.signals.stops import STOPS
 from manyhands.record import Pulse, RunDir
 
 PULSE = Pulse(
@@ -57,12 +61,12 @@ def test_a_failure_arrives_whether_or_not_it_can_be_written(
 ) -> None:
     if gone:
         shutil.rmtree(folder.path)
-    write_failure(folder, error, 0)
+    write_failure(folder.failure(0), error)
     said = capsys.readouterr().err
-    (found,) = [failure_in(f"[0] {line}") for line in said.splitlines()] if gone else read_failures(folder)
-    assert str(found) == str(error)
+    (arrived,) = [failure_in(f"[0] {line}") for line in said.splitlines()] if gone else read_failures(folder)
+    assert str(arrived) == str(error)
     assert bool(said) == gone
-    assert type(found) is (type(error) if not isinstance(error, CannotWrite) else ManyhandsError)
+    assert type(arrived) is (type(error) if not isinstance(error, CannotWrite) else ManyhandsError)
 
 
 @pytest.mark.parametrize("line", ["", "a user's own words\n", "manyhands-failure: {\n", "manyhands: stopped\n"])
@@ -83,10 +87,25 @@ def test_a_rank_goes_on_though_its_file_is_cut_short_or_gone(folder: LiveFolder)
     assert not watch.stop_asked()
 
 
-def test_a_pulse_that_a_full_disk_cut_off_is_passed_over() -> None:
-    text = PULSE.model_dump_json()
-    assert read_pulse(text) == PULSE
-    assert read_pulse(text[:30] + text) is None
+def test_a_pulse_that_a_full_disk_cut_off_is_passed_over(tmp_path: Path) -> None:
+    text, shown = PULSE.model_dump_json(), list[Pulse]()
+    (tmp_path / "pulses").write_text(f"{text}\n{text[:30]}{text}\n")
+    show_pulses(Tail(tmp_path / "pulses"), shown.append)
+    assert shown == [PULSE]
+
+
+def test_a_signal_stops_every_rank_of_a_process(folder: LiveFolder) -> None:
+    before = {number: signal.getsignal(number) for number in STOPS}
+    try:
+        stop = stop_on_signals()
+        watches = [LiveWatch(folder, rank, stop) for rank in range(3)]
+        os.kill(os.getpid(), signal.SIGINT)
+        assert not any(watch.stop_asked() for watch in watches), "the supervisor answers Ctrl-C"
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert all(watch.stop_asked() for watch in watches)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_a_folder_in_which_nothing_can_be_written_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Engine ray: refuses early, reserves no more than there is, hands out the work, names who fails, cleans up."""
 
 import importlib.util
+import json
 import os
 import re
 import signal
@@ -26,9 +27,11 @@ from manyhands.config import RunConfig, make_config
 from manyhands.errors import ManyhandsError, RankFailed, UserError
 from manyhands.launch import ray_
 from manyhands.launch.base import Observer, Worker
-from manyhands.launch.mailbox import LiveFolder, LiveWatch
+from manyhands.launch.mailbox import LiveFolder, LiveWatch, Tail, failure_values
 from manyhands.launch.on_ray import cluster as ray_cluster
 from manyhands.launch.on_ray import guard as ray_guard
+from manyhands.launch.on_ray.actor import FAILURE
+from manyhands.launch.signals.waiting import StopMonitor
 from manyhands.machine import facts
 from manyhands.record import Pulse, RunDir, open_run
 from manyhands.run import ignore
@@ -94,32 +97,31 @@ def test_a_gpu_that_the_cluster_does_not_have_is_refused(gpus: int, says: str) -
         ray_._shares(cluster_of(2, gpus, 0), config(device="cuda"), RANKS)
 
 
-@pytest.mark.parametrize(
-    ("reported", "says"),
-    [
-        ([], "rank 1 on .* failed at step 5: it failed, and its report has not arrived"),
-        ([PeerLost("broke")], "broke"),
-        ([PeerLost("broke"), UserError("mine")], "mine"),
-    ],
-    ids=["nothing", "lost", "own"],
-)
-def test_a_failure_is_told_though_its_report_comes_late(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported: list[ManyhandsError], says: str
-) -> None:
-    monkeypatch.setattr(ray_, "FAILURE_GRACE_S", 0.1)
-    folder = LiveFolder(RunDir(tmp_path))
-    folder.open()
-    LiveWatch(folder, 1).at(5)
-    answers = iter([[], reported])
-    monkeypatch.setattr(ray_, "read_failures", lambda _: next(answers, reported))
-    ranks = ray_._RayRanks.__new__(ray_._RayRanks)
-    ranks._folder, ranks._told = folder, []
-    with pytest.raises(ManyhandsError, match=f"^{says}$"):
-        raise ranks._late_failure(1)
-
-
 class RayGone(Exception):
     """What a Ray raises that is not there any more."""
+
+
+GONE = SimpleNamespace(RayError=RayGone)
+
+
+LOST, OWN = PeerLost("broke"), UserError("mine")
+
+
+@pytest.mark.parametrize(("returned", "says"), [([LOST, LOST], "broke"), ([LOST, OWN], "mine"), ([OWN, LOST], "mine")])
+def test_the_failure_of_a_rank_that_only_lost_another_is_raised_last(
+    tmp_path: Path, returned: list[ManyhandsError], says: str
+) -> None:
+    folder = LiveFolder(RunDir(tmp_path))
+    folder.open()
+    answers = {rank: json.dumps({FAILURE: failure_values(error)}) for rank, error in enumerate(returned)}
+    actor = SimpleNamespace(run=SimpleNamespace(remote=lambda text: json.loads(text)["rank"]))
+    ranks = ray_._RayRanks.__new__(ray_._RayRanks)
+    ranks._folder, ranks._actors, ranks._returned_failures = folder, [actor, actor], []
+    ranks._pulses, ranks._outputs = Tail(folder.pulses), []
+    ranks._ray = SimpleNamespace(wait=lambda refs, **_: (refs[:1], refs[1:]), get=answers.get, exceptions=GONE)
+    ranks._place = lambda: "127.0.0.1:1"  # type: ignore[method-assign]
+    with pytest.raises(ManyhandsError, match=f"^{says}$"):
+        ranks.work(ignore, stop := threading.Event(), StopMonitor(lambda: [0, 0], tmp_path, stop))
 
 
 def test_a_ray_that_is_lost_at_the_end_fails_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,10 +133,8 @@ def test_a_ray_that_is_lost_at_the_end_fails_no_run(tmp_path: Path, capsys: pyte
 
     ranks = ray_._RayRanks.__new__(ray_._RayRanks)
     ranks._folder, ranks._actors, ranks._pending = folder, [0, 1], {"a": 0, "b": 1}
-    ranks._pulses, ranks._outputs, ranks._crashes = ray_._Tail(folder.pulses), [], {}
-    ranks._ray = SimpleNamespace(
-        wait=lambda refs, **_: (refs, []), get=gone, kill=gone, exceptions=SimpleNamespace(RayError=RayGone)
-    )
+    ranks._pulses, ranks._outputs, ranks._crashes = Tail(folder.pulses), [], {}
+    ranks._ray = SimpleNamespace(wait=lambda refs, **_: (refs, []), get=gone, kill=gone, exceptions=GONE)
     LiveWatch(folder, 1).at(5)
     folder.result(0).write_text('{"rank": 0}')
     with pytest.raises(RankFailed, match=r"rank 1 on .* failed at step 5"):
@@ -150,13 +150,13 @@ def test_a_ray_that_is_lost_at_the_end_fails_no_run(tmp_path: Path, capsys: pyte
 @given(st.lists(st.text("ab\n", max_size=6), max_size=8))
 def test_a_tail_gives_every_whole_line_once(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
     path = tmp_path_factory.mktemp("tail") / "file"
-    tail = ray_._Tail(path)
-    found = tail.lines()
+    tail = Tail(path)
+    lines = tail.lines()
     for part in parts:
         with open(path, "a") as f:
             f.write(part)
-        found += tail.lines()
-    assert found == "".join(parts).split("\n")[:-1]
+        lines += tail.lines()
+    assert lines == "".join(parts).split("\n")[:-1]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_variables_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ray_does_not_take_sigterm_while_it_starts() -> None:
     ray, before = ray_cluster.load(), signal.getsignal(signal.SIGTERM)
     try:
-        with ray_cluster._own_sigterm(ray):
+        with ray_cluster._keeping_sigterm(ray):
             ray._private.utils.set_sigterm_handler(lambda number, frame: None)
             assert signal.getsignal(signal.SIGTERM) is before
         ray._private.utils.set_sigterm_handler(lambda number, frame: None)

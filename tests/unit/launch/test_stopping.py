@@ -19,10 +19,10 @@ from manyhands.config import make_config
 from manyhands.errors import RankFailed, Stopped
 from manyhands.launch import in_process as local
 from manyhands.launch import threads
-from manyhands.launch.signals import waiting as patience
+from manyhands.launch.signals import waiting
 from manyhands.launch.signals.interrupt import stop_on_signal
 from manyhands.launch.signals.stops import STOPS
-from manyhands.launch.signals.waiting import FIRST_S, LEAST_S, MANY, Patience
+from manyhands.launch.signals.waiting import FIRST_S, LEAST_S, MANY, StopMonitor
 from manyhands.record import Pulse, RunDir
 from manyhands.run import ignore
 from manyhands.training.job import Job
@@ -40,7 +40,7 @@ def answered_by(number: signal.Signals, handler: Any) -> Iterator[None]:
 
 @pytest.mark.parametrize("number", STOPS)
 def test_every_such_signal_asks_once_and_ctrl_c_after_it_ends(number: signal.Signals) -> None:
-    before = [signal.getsignal(each) for each in STOPS]
+    handlers = [signal.getsignal(stop) for stop in STOPS]
     with stop_on_signal(say=False) as stop:
         assert not stop.is_set()
         os.kill(os.getpid(), number)
@@ -49,7 +49,7 @@ def test_every_such_signal_asks_once_and_ctrl_c_after_it_ends(number: signal.Sig
             os.kill(os.getpid(), again)  # batch systems and terminals repeat themselves
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-    assert [signal.getsignal(each) for each in STOPS] == before
+    assert [signal.getsignal(stop) for stop in STOPS] == handlers
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
@@ -87,14 +87,16 @@ class Clock:
     """A clock that is set by hand, and ranks whose steps are."""
 
     def __init__(self, ranks: int, folder: Path) -> None:
-        self.now, self.steps = 0.0, [-1] * ranks
-        self.patience = Patience(lambda: self.steps, folder, clock=lambda: self.now)
+        self.now, self.steps, self.stop = 0.0, [-1] * ranks, threading.Event()
+        self.monitor = StopMonitor(lambda: self.steps, folder, self.stop, clock=lambda: self.now)
 
     def go(self, seconds: float, *, stop: bool) -> bool:
-        """Look every second; return whether it was given up."""
+        """Look every second, once a stop is wanted or before; return whether it was given up."""
+        if stop:
+            self.stop.set()
         for _ in range(round(seconds)):
             self.now += 1.0
-            if self.patience.look(stop=stop):
+            if self.monitor.look():
                 return True
         return False
 
@@ -150,7 +152,7 @@ def test_it_is_said_every_ten_seconds_who_is_waited_for_and_at_last_what_is_kept
     assert said[0].startswith(f"manyhands: waiting for {whom}, 39 s now")
     for kept in ("there is no checkpoint", f"the last checkpoint is '{tmp_path / 'step-000000012.safetensors'}'"):
         with pytest.raises(KeyboardInterrupt):
-            clock.patience.give_up()
+            clock.monitor.give_up()
         assert capsys.readouterr().err == f"manyhands: waited 35 s for {whom}, in vain; {kept}\n"
         (tmp_path / "step-000000012.safetensors").touch()
 
@@ -228,7 +230,7 @@ def test_threads_that_do_not_get_any_further_are_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stuck: threading.Event, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("LOOK_S", "LEAST_S", "FIRST_S"):
-        monkeypatch.setattr(patience, name, 0.05)
+        monkeypatch.setattr(waiting, name, 0.05)
     monkeypatch.setattr(local, "LOOK_S", 0.05)
     monkeypatch.setattr(threads, "stop_on_signal", _asked)
 

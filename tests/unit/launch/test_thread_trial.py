@@ -59,7 +59,7 @@ class Machine:
 
 
 step_times = st.lists(st.floats(5e-4, 1e-2), min_size=2, max_size=4).map(
-    lambda found: dict(zip((1, 2, 4, 8), found, strict=False))
+    lambda times: dict(zip((1, 2, 4, 8), times, strict=False))
 )
 
 

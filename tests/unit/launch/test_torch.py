@@ -15,7 +15,7 @@ from manyhands.launch import supervisor
 from manyhands.launch.base import Worker
 from manyhands.launch.environment import OuterWorld, check_alone, outer_world
 from manyhands.launch.guard.process import cause_of
-from manyhands.launch.mailbox import LiveFolder, LiveWatch, read_failures, write_death, write_failure
+from manyhands.launch.mailbox import LiveFolder, LiveWatch, read_failures, write_failure
 from manyhands.launch.spawn import Children, Mpiexec, num_processes
 from manyhands.launch.supervisor import _RankProcesses
 from manyhands.record import RunDir, open_run
@@ -143,18 +143,18 @@ def test_threads_of_a_hybrid_run_share_a_process() -> None:
 
 @pytest.mark.parametrize(
     ("status", "says"),
-    [(-9, "killed by signal 9 (SIGKILL)"), (7, "ended by itself with exit code 7"), (None, "ended by itself")],
+    [(-9, "killed by signal 9 (SIGKILL)"), (7, "ended by itself with exit code 7")],
 )
-def test_an_exit_status_is_put_in_words(status: int | None, says: str) -> None:
+def test_an_exit_status_is_put_in_words(status: int, says: str) -> None:
     assert cause_of(status) == says
 
 
 def test_failures_survive_the_live_folder(folder: LiveFolder) -> None:
-    told = [PeerLost("broke"), UserError("bad"), Diverged("nan"), RankFailed(rank=2, host="h", step=5, cause="why")]
-    for rank, error in enumerate(told):
-        write_failure(folder, error, rank)
-    found = {type(error): str(error) for error in read_failures(folder)}
-    assert found == {type(error): str(error) for error in told}
+    written = [PeerLost("broke"), UserError("bad"), Diverged("nan"), RankFailed(rank=2, host="h", step=5, cause="why")]
+    for rank, error in enumerate(written):
+        write_failure(folder.failure(rank), error)
+    read = {type(error): str(error) for error in read_failures(folder)}
+    assert read == {type(error): str(error) for error in written}
 
 
 LOST, OWN = PeerLost("broke"), RankFailed(rank=2, host="h", step=5, cause="why")
@@ -177,7 +177,7 @@ def test_the_one_to_blame(
     for rank in range(3):
         LiveWatch(folder, rank).at(10 + rank)
     for rank, error in reported.items():
-        write_failure(folder, error, rank)
+        write_failure(folder.failure(rank), error)
     with pytest.raises(ManyhandsError, match=f"^{says}$"):
         raise _RankProcesses(3, folder, Children()).failure(statuses)
 
@@ -191,12 +191,12 @@ def test_a_rank_that_died_before_it_could_say_where_it_is(folder: LiveFolder) ->
 def test_under_mpiexec_the_first_one_that_a_guard_tells_of_is_to_blame(folder: LiveFolder) -> None:
     for rank in range(3):
         LiveWatch(folder, rank).at(10 + rank)
-    write_failure(folder, LOST, 0)
+    write_failure(folder.failure(0), LOST)
     for rank, cause in ((2, "killed"), (1, "killed too")):
-        write_death(folder, RankFailed(rank=rank, host="there", step=-1, cause=cause))
+        write_failure(folder.death(rank), RankFailed(rank=rank, host="there", step=-1, cause=cause))
     with pytest.raises(RankFailed, match=r"^rank 2 on there failed at step 12: killed$"):
         raise _RankProcesses(3, folder, Mpiexec()).failure([9])
-    write_failure(folder, OWN, 1)
+    write_failure(folder.failure(1), OWN)
     with pytest.raises(RankFailed, match=r"^rank 2 on h failed at step 5: why$"):
         raise _RankProcesses(3, folder, Mpiexec()).failure([9])
 

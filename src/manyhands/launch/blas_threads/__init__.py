@@ -1,1 +1,1 @@
-"""How many threads a rank's matrix products use (`count`), chosen by timing a few steps where nobody says (`trial`)."""
+"""How many BLAS threads a rank uses (`count`), chosen by timing a few steps if the user does not say (`trial`)."""

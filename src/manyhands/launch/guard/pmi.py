@@ -1,7 +1,8 @@
-"""The wire between a rank and who started it (PMI: lines of text over an open file), which the guard hands on.
+"""Relay PMI messages (lines of text over an open file) between a rank and the program that started it.
 
-When MPI's library finds another rank gone it has the whole run aborted in the same moment, and mpiexec then ends the
-guard of the one that is to blame before that can speak. So the guard keeps an abort to itself that nobody explained.
+When MPI's library finds another rank gone, it asks for an abort of the whole run at once, and mpiexec then kills the
+guard of the rank that is to blame before that guard can report it. So the guard holds back an abort that nobody has
+explained.
 """
 
 import os
@@ -12,36 +13,33 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import final
 
-_VARIABLE = "PMI_FD"
+PMI_FD = "PMI_FD"
+"""The variable with the number of the open file, where there is one."""
 ANSWER_S = 2.0
+"""How long the starter may take to answer the greeting before an abort."""
 
 
 @final
-class PmiWire:
-    """Hands on what a rank and its starter say to each other."""
+class PmiRelay:
+    """Stands between a rank and its starter; made before the guard forks the rank."""
 
-    def __init__(self, starter: int) -> None:
-        self._starter = starter
-        self._guards, self._ranks = socket.socketpair()
+    def __init__(self) -> None:
+        self._starter = int(os.environ[PMI_FD])
+        self._guard_end, self._rank_end = socket.socketpair()
         self._begun = False
         self.aborted = False
-        """Whether the rank has asked to end all, and it was not handed on."""
+        """Whether the rank has asked for an abort that was held back."""
 
-    @classmethod
-    def tap(cls) -> "PmiWire | None":
-        """Return the wire of this process, if it has one; call this before it is forked."""
-        return cls(int(os.environ[_VARIABLE])) if _VARIABLE in os.environ else None
-
-    def keep_rank(self) -> None:
-        """In the rank's process: talk to the guard."""
+    def use_in_rank(self) -> None:
+        """In the rank's process: let MPI talk to the guard instead of the starter."""
         os.close(self._starter)
-        self._guards.close()
-        os.environ[_VARIABLE] = str(self._ranks.detach())
+        self._guard_end.close()
+        os.environ[PMI_FD] = str(self._rank_end.detach())
 
-    def keep_guard(self, may_abort: Callable[[], bool]) -> None:
-        """In the guard's process: hand on, from now on."""
-        self._ranks.close()
-        threading.Thread(target=self._hand_on, args=(may_abort,), daemon=True).start()
+    def start_in_guard(self, may_abort: Callable[[], bool]) -> None:
+        """In the guard's process: relay from now on; an abort only if `may_abort` returns True."""
+        self._rank_end.close()
+        threading.Thread(target=self._relay, args=(may_abort,), daemon=True).start()
 
     def abort(self, status: int) -> None:
         """Have the starter end all ranks."""
@@ -51,28 +49,22 @@ class PmiWire:
                 select.select([self._starter], [], [], ANSWER_S)
             os.write(self._starter, f"cmd=abort exitcode={status}\n".encode())
 
-    def _hand_on(self, may_abort: Callable[[], bool]) -> None:
-        rank = self._guards.fileno()
+    def _relay(self, may_abort: Callable[[], bool]) -> None:
+        rank = self._guard_end.fileno()
         with suppress(OSError):
             while True:
-                ready, _, _ = select.select([rank, self._starter], [], [])
-                if rank in ready:
-                    said = os.read(rank, 1 << 16)
-                    if not said:
+                for source in select.select([rank, self._starter], [], [])[0]:
+                    message = os.read(source, 1 << 16)
+                    if not message:
+                        self._guard_end.close()
                         return
-                    self._begun = True
-                    if b"cmd=abort" in said and not may_abort():
+                    self._begun |= source == rank
+                    if source == rank and b"cmd=abort" in message and not may_abort():
                         self.aborted = True
-                        continue
-                    _write(self._starter, said)
-                if self._starter in ready:
-                    said = os.read(self._starter, 1 << 16)
-                    if not said:
-                        self._guards.close()
-                        return
-                    _write(rank, said)
+                    else:
+                        _write_all(self._starter if source == rank else rank, message)
 
 
-def _write(fd: int, said: bytes) -> None:
-    while said:
-        said = said[os.write(fd, said) :]
+def _write_all(fd: int, message: bytes) -> None:
+    while message:
+        message = message[os.write(fd, message) :]

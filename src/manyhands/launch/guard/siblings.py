@@ -1,25 +1,25 @@
-"""The other ranks of this host as the table of processes shows them: those that ended before MPI knew of them.
+"""Find ranks of this host that ended before MPI_Init, in the table of processes.
 
-Neither mpiexec nor srun ends the others when a process ends before MPI_Init, and these would wait for it there.
+Neither mpiexec nor srun ends the other ranks then, and these would wait in MPI_Init for ever.
 """
 
 import os
 import time
-from pathlib import Path
+from contextlib import suppress
 from typing import final
+
+import psutil
 
 _LOCAL = (
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_RANK"),
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK"),
     ("SLURM_LOCALID", "SLURM_GTIDS", "SLURM_PROCID"),
 )
-"""The variables with a process's number on its host, how many there are (srun lists their ranks), and its rank."""
-
-
+"""The variables with a process's local rank, the number of local ranks (srun lists their ranks), and its rank."""
 STARTERS = frozenset({"hydra_pmi_proxy", "slurmstepd", "prted", "orted", "prterun", "mpirun", "mpiexec"})
 """The programs whose children are the ranks of a host; below any other, such as a container's, it is not known."""
 LOOK_S = 0.5
-"""How often to look, at the least; a host full of ranks is looked at less often, since each of them looks."""
+"""Least time between two looks; on a host full of ranks it is longer, since each of their guards looks."""
 RANKS_A_LOOK = 32
 
 
@@ -29,90 +29,59 @@ class Siblings:
 
     def __init__(self) -> None:
         names = next((names for names in _LOCAL if all(name in os.environ for name in names)), None)
-        self._number, self._count, self._rank = names or ("", "", "")
+        self._local_rank, self._count, self._rank = names or ("", "", "")
         self._starter = self._find_starter() if names else 0
         self._next_look = 0.0
-        self._seen: dict[int, int] = {}
+        self._present: dict[int, int] = {}
         self._absent: list[int] = []
 
     def absent(self) -> list[int]:
-        """Return the ranks that were not there when looked at twice, -1 for one unknown; none where nobody tells."""
+        """Return the ranks that two looks in a row did not find, -1 for an unknown one; none where nothing is known."""
         if not self._starter or time.monotonic() < self._next_look:
             return []
-        before, self._seen, self._absent = self._absent, self._present(), []
-        listed = os.environ[self._count].split(",")
+        before, self._present, self._absent = self._absent, self._ranks_present(), []
+        expected = os.environ[self._count].split(",")
         if self._count != "SLURM_GTIDS":
-            first = {rank - number for number, rank in self._seen.items()}
+            first = {rank - local_rank for local_rank, rank in self._present.items()}
             known = len(first) == 1  # ranks are numbered host by host, most often
-            listed = [str(min(first) + i if known else -1) for i in range(int(os.environ[self._count]))]
-        if self._seen:
-            self._absent = [int(rank) for number, rank in enumerate(listed) if number not in self._seen]
-        self._next_look = time.monotonic() + max(LOOK_S, len(listed) / RANKS_A_LOOK)
+            expected = [str(min(first) + i if known else -1) for i in range(int(os.environ[self._count]))]
+        if self._present:
+            self._absent = [int(rank) for i, rank in enumerate(expected) if i not in self._present]
+        self._next_look = time.monotonic() + max(LOOK_S, len(expected) / RANKS_A_LOOK)
         return self._absent if self._absent == before else []
 
     def precede(self, rank: int) -> bool:
-        """Tell whether a lower rank is there, which speaks for all of this host."""
-        return min(self._seen.values(), default=rank) < rank
+        """Tell whether a lower rank is present on this host, whose guard reports for all of them."""
+        return min(self._present.values(), default=rank) < rank
 
-    def _present(self) -> dict[int, int]:
-        """Return the rank of each number on this host that has a living process; nothing if one cannot be told."""
-        found = {}
-        for pid in _children(self._starter):
-            told = _environ(pid)
-            if told is None or self._number not in told or self._rank not in told:
-                if _stat(pid) is None:
-                    continue
-                return {}
-            found[int(told[self._number])] = int(told[self._rank])
-        return found
+    def _ranks_present(self) -> dict[int, int]:
+        """Return the rank of each local rank that has a living process; nothing if one process does not tell."""
+        present = {}
+        try:
+            for process in psutil.Process(self._starter).children():
+                with suppress(psutil.NoSuchProcess):  # it has just ended
+                    if process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                        variables = process.environ()
+                        present[int(variables[self._local_rank])] = int(variables[self._rank])
+        except (psutil.Error, OSError, KeyError):
+            return {}
+        return present
 
     def _find_starter(self) -> int:
         """Return the nearest ancestor that is not this rank, if it is a known program: a shell may stand between."""
-        pid, own = os.getpid(), os.environ[self._number]
-        while (told := _environ(pid)) and told.get(self._number) == own:
-            pid = _parent(pid)
-        try:
-            name = Path(f"/proc/{pid}/comm").read_text().strip()
-        except OSError:
-            return 0
-        return pid if name in STARTERS else 0
+        local_rank = os.environ[self._local_rank]
+        process: psutil.Process | None = psutil.Process()
+        with suppress(psutil.Error, OSError):  # the starter may belong to another user
+            while process and process.environ().get(self._local_rank) == local_rank:
+                process = process.parent()
+        with suppress(psutil.Error, OSError):
+            return process.pid if process and process.name() in STARTERS else 0
+        return 0
 
 
 def ancestors() -> set[int]:
-    """Return the parent of this process, its parent, and so on."""
-    found, pid = set(), os.getpid()
-    while (pid := _parent(pid)) > 0:
-        found.add(pid)
-    return found
-
-
-def _environ(pid: int) -> dict[str, str] | None:
-    try:
-        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
-    except OSError:
-        return None
-    return dict(line.partition("=")[::2] for line in text.split("\0") if line)
-
-
-def _stat(pid: int) -> tuple[str, int] | None:
-    """Return the state of a process and its parent."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return fields[0], int(fields[1])
-
-
-def _parent(pid: int) -> int:
-    found = _stat(pid)
-    return found[1] if found else 0
-
-
-def _children(parent: int) -> list[int]:
-    """Return the living children of a process, which may have several threads that start some."""
-    lists = Path(f"/proc/{parent}/task").glob("*/children")
-    try:
-        pids = [int(pid) for path in lists for pid in path.read_text().split()]
-    except OSError:
-        return []
-    return [pid for pid in pids if (found := _stat(pid)) and found[0] not in "ZX"]
+    """Return the process ids of this process's parent, its parent, and so on."""
+    pids = {os.getppid()}
+    with suppress(psutil.Error, OSError):
+        pids |= {process.pid for process in psutil.Process().parents()}
+    return pids

@@ -1,16 +1,14 @@
-"""What a rank lets its guard know: a page of memory that both have, and that outlives the rank."""
+"""What a rank tells its guard: a page of shared memory that outlives the rank."""
 
+import ctypes
 import mmap
 import os
-import struct
 from enum import IntEnum
 from functools import cache
 from typing import final
 
 _VARIABLE = "MANYHANDS_RANK_STATE"
-_HEAD = struct.Struct("<qBBH")
-"""The last step, the phase, whether it is known why the rank ends, and the length of the text after it."""
-_SIZE = 1 << 16
+TEXT_BYTES = 1 << 16
 
 
 @final
@@ -30,67 +28,37 @@ class FailureKnown(IntEnum):
 
     NOBODY = 0
     USER = 1
-    """It has been said."""
+    """It has been printed, or written where the supervisor reads it."""
     RANKS = 2
     """The other ranks know too, and leave by themselves."""
 
 
-@final
-class RankState:
-    """The page, as the rank writes it and the guard reads it."""
+class RankState(ctypes.Structure):
+    """The page, written by the rank and read by its guard."""
 
-    def __init__(self, fd: int = -1) -> None:
-        self._page = mmap.mmap(fd, _SIZE)
+    step: int
+    """The last step that the rank has begun; -1 before the first."""
+    phase: int
+    """A `Phase`."""
+    known: int
+    """A `FailureKnown`."""
+    text: bytes
+    """Why the rank wants to end, while it waits for the others to tell them; at most `TEXT_BYTES`."""
+    _fields_ = (
+        ("step", ctypes.c_int64),
+        ("phase", ctypes.c_uint8),
+        ("known", ctypes.c_uint8),
+        ("text", ctypes.c_char * TEXT_BYTES),
+    )
 
-    @property
-    def step(self) -> int:
-        """The last step that was begun; -1 before the first."""
-        return int(_HEAD.unpack_from(self._page)[0]) - 1
 
-    @step.setter
-    def step(self, step: int) -> None:
-        """Write the step where the guard reads it."""
-        struct.pack_into("<q", self._page, 0, step + 1)
-
-    @property
-    def phase(self) -> Phase:
-        """How far the rank has come."""
-        return Phase(self._page[8])
-
-    @phase.setter
-    def phase(self, phase: Phase) -> None:
-        """Note how far the rank has come."""
-        self._page[8] = phase
-
-    @property
-    def known(self) -> FailureKnown:
-        """Who knows why the rank ends."""
-        return FailureKnown(self._page[9])
-
-    @known.setter
-    def known(self, known: FailureKnown) -> None:
-        """Write who knows of the failure where the guard reads it."""
-        self._page[9] = known
-
-    @property
-    def text(self) -> str:
-        """Why the rank wants to end, while it waits for the others to tell them."""
-        length = _HEAD.unpack_from(self._page)[3]
-        return bytes(self._page[_HEAD.size : _HEAD.size + length]).decode(errors="replace")
-
-    @text.setter
-    def text(self, text: str) -> None:
-        """Write why the rank wants to end where the guard reads it."""
-        written = text.encode(errors="backslashreplace")[: _SIZE - _HEAD.size - 1]
-        self._page[_HEAD.size : _HEAD.size + len(written)] = written
-        struct.pack_into("<H", self._page, 10, len(written))
-
-    @classmethod
-    def share(cls) -> "tuple[RankState, int]":
-        """Make a page that a forked process has too, and the number of its open file."""
-        fd = os.memfd_create("manyhands-rank-state")
-        os.ftruncate(fd, _SIZE)
-        return cls(fd), fd
+def share_state() -> tuple[RankState, int]:
+    """Return a new page and the number of its open file, through which a forked process maps it too."""
+    fd = os.memfd_create("manyhands-rank-state")
+    os.ftruncate(fd, ctypes.sizeof(RankState))
+    state = _map(fd)
+    state.step = -1
+    return state, fd
 
 
 def keep_state(fd: int) -> None:
@@ -106,4 +74,8 @@ def own_state() -> RankState:
 @cache
 def _state_of(pid: int) -> RankState:
     fd, _, shared_with = os.environ.get(_VARIABLE, "").partition(":")
-    return RankState(int(fd)) if shared_with == str(pid) else RankState()
+    return _map(int(fd) if shared_with == str(pid) else -1)
+
+
+def _map(fd: int) -> RankState:
+    return RankState.from_buffer(mmap.mmap(fd, ctypes.sizeof(RankState)))

@@ -1,1 +1,1 @@
-"""Ranks on a Ray cluster: its start and end (`cluster`), one rank (`actor`), and who ends it with us (`guard`)."""
+"""Ranks on a Ray cluster: the cluster (`cluster`), one rank (`actor`), and who ends a Ray of ours (`guard`)."""

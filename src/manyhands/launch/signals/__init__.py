@@ -1,1 +1,1 @@
-"""What asks a run to end (`stops`), how that is answered (`interrupt`), and how long ranks may take (`waiting`)."""
+"""Which signals stop a run (`stops`), how they are answered (`interrupt`), how long ranks may take (`waiting`)."""

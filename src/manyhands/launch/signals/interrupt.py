@@ -1,10 +1,10 @@
-"""How a run is ended from outside: signals ask it to, and the kernel sees to it when a parent is gone."""
+"""Answer signals that ask a run to end, and have the kernel end processes whose parent is gone."""
 
 import ctypes
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -21,34 +21,43 @@ def die_with_parent(number: signal.Signals) -> None:
 
 
 @contextmanager
-def stop_on_signal(*, say: bool = True) -> Iterator[threading.Event]:
-    """Turn the first signal that asks the run to end into an event, and Ctrl-C after that into KeyboardInterrupt.
-
-    Other signals may come twice: a closed terminal's from the kernel and from the shell, a batch system's when the
-    time is nearly up and when it is. Outside the main thread, where Python forbids it, do nothing.
-    """
-    asked = threading.Event()
+def handling(
+    numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None] | signal.Handlers
+) -> Iterator[None]:
+    """Install a signal handler for a while; outside the main thread, where Python forbids it, do nothing."""
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield
         return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            if previous is not None:  # None stands for a handler of a C library, which Python cannot set again
+                signal.signal(number, previous)
+
+
+@contextmanager
+def stop_on_signal(*, say: bool = True) -> Iterator[threading.Event]:
+    """Yield an event that the first stop signal sets; a Ctrl-C after that raises KeyboardInterrupt.
+
+    Other signals may come twice: when a terminal closes, from the kernel and from the shell; from a batch system, some
+    time before the limit and at the limit.
+    """
+    stop = threading.Event()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if asked.is_set() and number == signal.SIGINT:
+        if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
-        if say and not asked.is_set():
+        if say and not stop.is_set():
             tell("\nstopping after this step; press Ctrl-C again to stop at once")
-        asked.set()
+        stop.set()
 
-    before = {number: signal.signal(number, handle) for number in STOPS if may_answer(number)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            if handler is not None:  # as of one that a library has set, which Python cannot set again
-                signal.signal(number, handler)
+    with handling(filter(may_answer, STOPS), handle):
+        yield stop
 
 
 def tell(sentence: str, end: str = "\n") -> None:
-    """Print on stderr, if it is still there: a signal may come because the terminal is gone, or amid other output."""
+    """Print on stderr, if it is still open: a signal may come because the terminal is gone, or amid other output."""
     with suppress(OSError, ValueError, RuntimeError):
         print(sentence, end=end, file=sys.stderr, flush=True)

@@ -1,13 +1,13 @@
-"""Which signals ask a run to end."""
+"""The signals that ask a run to end."""
 
 import signal
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""What asks a run to end: Ctrl-C, a batch system before the time is up, a terminal that is closed."""
+"""Sent by Ctrl-C, by batch systems before the time limit, and by a terminal that closes."""
 
 
 def may_answer(number: signal.Signals) -> bool:
-    """Whether a signal is ours: nohup has SIGHUP ignored, and a user's program may have its own use for SIGUSR1."""
+    """Tell whether we may handle a signal: nohup ignores SIGHUP, and a user's program may handle SIGUSR1 itself."""
     handler = signal.getsignal(number)
     if handler == signal.SIG_IGN:
         return False
