@@ -35,7 +35,7 @@ class Outline:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of `params`."""
+        """Bytes of weights and running statistics."""
         return self.numel * self.dtype.itemsize
 
 

@@ -17,9 +17,7 @@ class AverageEpoch(AveragedSync):
     pattern: ClassVar = "mean"
 
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
-        """Step alone."""
         apply_alone(replica, comm)
 
     def end_epoch(self, replica: Replica, comm: Comm) -> None:
-        """Average."""
         mean_(comm, replica.params)

@@ -18,5 +18,4 @@ class AverageOnce(AveragedSync):
     pattern: ClassVar = "mean"
 
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
-        """Step alone."""
         apply_alone(replica, comm)

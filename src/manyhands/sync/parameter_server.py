@@ -14,12 +14,10 @@ class ParameterServer(ServerSync):
     """Push gradients to server ranks; each sums those of all workers, steps its slice of the weights, and sends it."""
 
     exact: ClassVar[bool] = True
-    pattern: ClassVar = "star"
 
     def serve(self, replica: Replica, comm: Comm) -> None:
-        """Wait for all, step, answer all."""
-        while (what := self._shards.take_all(comm)) != DONE:
-            if what == STATE:
+        while (request := self._shards.take_all(comm)) != DONE:
+            if request == STATE:
                 self._shards.answer_state(comm, worker=0)
                 continue
             replica.apply()
