@@ -21,16 +21,17 @@ class ThreadGroup:
         self.slots: list[Any] = [None] * size
         self._children: list[ThreadGroup] = []
         self.barrier = Barrier(size)
-        self._mail: dict[tuple[int, int], deque[tuple[int, Tensor]]] = defaultdict(deque)
-        self._mailed = [threading.Condition() for _ in range(size)]
+        self.mail: dict[tuple[int, int], deque[tuple[int, Tensor]]] = defaultdict(deque)
+        """By receiver and tag, each message with its sender."""
+        self.mailed = [threading.Condition() for _ in range(size)]
         """One per rank, so that a message wakes its receiver alone."""
-        self._aborted = False
+        self.aborted = False
 
     def abort(self) -> None:
         """Wake every waiting thread with `GroupAborted`."""
-        self._aborted = True
+        self.aborted = True
         self.barrier.abort()
-        for mailed in self._mailed:
+        for mailed in self.mailed:
             with mailed:
                 mailed.notify_all()
         for child in self._children:
@@ -40,28 +41,9 @@ class ThreadGroup:
         """Return a new group for some of the threads; it is aborted with this one."""
         child = ThreadGroup(size)
         self._children.append(child)
-        if self._aborted:
+        if self.aborted:
             child.abort()
         return child
-
-    def post(self, to: int, tag: int, source: int, t: Tensor) -> None:
-        """Leave a message for rank `to`."""
-        with self._mailed[to]:
-            self._mail[to, tag].append((source, t))
-            self._mailed[to].notify_all()
-
-    def take(self, to: int, tag: int, source: int) -> tuple[int, Tensor]:
-        """Wait for a message to rank `to`; return its sender and content. Messages of one sender keep their order."""
-        with self._mailed[to]:
-            box = self._mail[to, tag]
-            while True:
-                for i, (sender, t) in enumerate(box):
-                    if source in (ANY, sender):
-                        del box[i]
-                        return sender, t
-                if self._aborted:
-                    raise GroupAborted
-                self._mailed[to].wait()
 
 
 @final
@@ -115,10 +97,13 @@ class ThreadComm(Comm):
         return total
 
     def send(self, t: Tensor, to: int, tag: int = 0) -> None:
-        self.group.post(to, tag, self.rank, t.clone())
+        message = t.clone()
+        with self.group.mailed[to]:
+            self.group.mail[to, tag].append((self.rank, message))
+            self.group.mailed[to].notify_all()
 
     def recv(self, t: Tensor, source: int = ANY, tag: int = 0) -> int:
-        sender, message = self.group.take(self.rank, tag, source)
+        sender, message = self._take(source, tag)
         t.copy_(message)
         return sender
 
@@ -132,6 +117,19 @@ class ThreadComm(Comm):
         groups = self._share(self.group.part(len(members)) if members[0] == self.rank else None)
         group: ThreadGroup = groups[members[0]]
         return ThreadComm(group, members.index(self.rank))
+
+    def _take(self, source: int, tag: int) -> tuple[int, Tensor]:
+        """Wait for a message; return its sender and content. Messages of one sender keep their order."""
+        with self.group.mailed[self.rank]:
+            messages = self.group.mail[self.rank, tag]
+            while True:
+                for i, (sender, message) in enumerate(messages):
+                    if source in (ANY, sender):
+                        del messages[i]
+                        return sender, message
+                if self.group.aborted:
+                    raise GroupAborted
+                self.group.mailed[self.rank].wait()
 
     def _share(self, value: Any) -> list[Any]:
         self.group.slots[self.rank] = value

@@ -204,21 +204,19 @@ class TorchComm(Comm):
     def barrier(self) -> None:
         self._gloo.barrier().wait()
 
-    def split(self, color: int) -> "TorchComm":
-        return self._part(color, self._device)
-
-    def on(self, device: str) -> "TorchComm":
-        """Return a comm of the same ranks for tensors on `device`, which may be another one on every rank."""
-        unchanged = self.all_gather(torch.tensor(device == self._device)).all()
-        return self if unchanged else self._part(0, device)
-
     @explained()
-    def _part(self, color: int, device: str) -> "TorchComm":
+    def split(self, color: int, device: str = "") -> "TorchComm":
         colors = self.all_gather(torch.tensor(color)).tolist()
         members = [rank for rank, c in enumerate(colors) if c == color]
         self._num_splits += 1
         part = dist.PrefixStore(f"split-{self._num_splits}-{members[0]}", self._store)
+        device = device or self._device
         return TorchComm(part, members.index(self.rank), len(members), device=device, at=self._place)
+
+    def on(self, device: str) -> "TorchComm":
+        """Return a comm of the same ranks for tensors on `device`, which may be another one on every rank."""
+        unchanged = self.all_gather(torch.tensor(device == self._device)).all()
+        return self if unchanged else self.split(0, device)
 
     def abort(self, status: int) -> None:
         """End this process at once; the others notice its closed connections, or ask `aborted`."""
@@ -228,18 +226,16 @@ class TorchComm(Comm):
 
     def aborted(self) -> bool:
         """Return whether a rank has aborted; a rank that waits for a message from any rank would not notice."""
-        try:
+        with suppress(RuntimeError):
             return bool(self._store.check(["aborted"]))
-        except RuntimeError:
-            return False
+        return False
 
     def reachable(self) -> bool:
         """Return whether the process that keeps the store still answers."""
-        try:
+        with suppress(RuntimeError):
             self._store.check(["aborted"])
-        except RuntimeError:
-            return False
-        return True
+            return True
+        return False
 
     def close(self) -> None:
         """Wait for the other ranks, and close the connections."""

@@ -17,7 +17,7 @@ SHAPES = ((7, 9), (9,), (2, 4, 7))
 """Shapes of the tensors that hold the weights in plain torch."""
 SIZES = [torch.Size(shape).numel() for shape in SHAPES]
 NUM_WEIGHTS = sum(SIZES)
-SLICES = ((0, 64), (64, NUM_WEIGHTS))
+WHOLE, SLICES = (0, NUM_WEIGHTS), ((0, 64), (64, NUM_WEIGHTS))
 SCALES = (1.0, 1e-3, 1e3, 1.0, 1e6, 1e-2)
 """Factor of the gradients in each step: some are so large that clipping shows."""
 RATES = (1.0, 1.0, 0.5, 0.5, 0.25, 1.0)
@@ -26,6 +26,10 @@ TOLERANCE = 1e-9
 """Relative difference, in float64, that rounding may make."""
 
 HINT = "use one that treats every weight alike, such as SGD, Adam, AdamW, RMSprop or Adagrad"
+CHANGES_RATE = (
+    "changes its learning rate by itself or by a scheduler, which would be undone in every step; use --warmup and "
+    "--lr-decay"
+)
 
 
 def check_optimizer(factory: OptimizerFactory, device: torch.device, task: str) -> None:
@@ -57,7 +61,7 @@ def check_optimizer(factory: OptimizerFactory, device: torch.device, task: str) 
 
 def _check_groups(factory: OptimizerFactory, device: torch.device, task: str) -> str:
     """Check the optimiser's class and parameter groups; return the name of its class."""
-    weights = _weights(device)
+    weights = _normal(len(SCALES), device)
     try:
         optimizer = factory([weights])
     except Exception as error:
@@ -77,30 +81,18 @@ def _check_groups(factory: OptimizerFactory, device: torch.device, task: str) ->
     )
     check("lr" in groups[0], f"{name} has no learning rate 'lr' in its parameter group")
     # Every scheduler of torch leaves its starting rate in the group.
-    _check_rate("initial_lr" not in groups[0], name)
+    check("initial_lr" not in groups[0], f"{name} {CHANGES_RATE}")
     return kind
 
 
-def _check_rate(kept: bool, name: str) -> None:
-    check(
-        kept,
-        f"{name} changes its learning rate by itself or by a scheduler, which would be undone in every step; "
-        "use --warmup and --lr-decay",
-    )
-
-
 def _flat(
-    factory: OptimizerFactory,
-    device: torch.device,
-    name: str,
-    span: tuple[int, int] = (0, NUM_WEIGHTS),
-    resume_at: int | None = None,
+    factory: OptimizerFactory, device: torch.device, name: str, span: tuple[int, int] = WHOLE, resume_at: int = -1
 ) -> Tensor:
     """Return a span of one flat vector of weights after all steps over it.
 
     Before step `resume_at`, a new optimiser takes over the state.
     """
-    weights = _weights(device)
+    weights = _normal(len(SCALES), device)
     update = Update(weights, torch.zeros_like(weights), NUM_WEIGHTS, factory)
     rate = float(update.optimizer.param_groups[0]["lr"])
     update.narrow(*span)
@@ -109,38 +101,33 @@ def _flat(
             state = update.moments()
             update = Update(weights, update.grads, NUM_WEIGHTS, factory)
             update.set_moments(state)
-        update.grads.copy_(_gradient(step, device))
+        update.grads.copy_(_normal(step, device, SCALES[step]))
         update.scale = RATES[step]
         update.apply()
-        _check_rate(float(update.optimizer.param_groups[0]["lr"]) == rate * RATES[step], name)
+        kept = float(update.optimizer.param_groups[0]["lr"]) == rate * RATES[step]
+        check(kept, f"{name} {CHANGES_RATE}")
     return weights[slice(*span)]
 
 
 def _in_plain_torch(factory: OptimizerFactory, device: torch.device) -> Tensor:
     """Return the weights after all steps over tensors of several shapes."""
-    weights = _weights(device)
+    weights = _normal(len(SCALES), device)
     tensors = [part.view(shape) for part, shape in zip(torch.split(weights, SIZES), SHAPES, strict=True)]
     optimizer = factory(tensors)
     step, rates = stepper(optimizer), [float(group["lr"]) for group in optimizer.param_groups]
     for i, scale in enumerate(RATES):
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * scale
-        for tensor, grad in zip(tensors, torch.split(_gradient(i, device), SIZES), strict=True):
+        for tensor, grad in zip(tensors, torch.split(_normal(i, device, SCALES[i]), SIZES), strict=True):
             tensor.grad = grad.view_as(tensor)
         step()
     return weights
 
 
-def _weights(device: torch.device) -> Tensor:
-    return _normal(len(SCALES)).to(device)
-
-
-def _gradient(step: int, device: torch.device) -> Tensor:
-    return _normal(step).mul_(SCALES[step]).to(device)
-
-
-def _normal(seed: int) -> Tensor:
-    return torch.randn(NUM_WEIGHTS, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+def _normal(seed: int, device: torch.device, scale: float = 1.0) -> Tensor:
+    """Return the weights, if the seed is the number of steps, or the gradient of the step that is the seed."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(NUM_WEIGHTS, dtype=torch.float64, generator=generator).mul_(scale).to(device)
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

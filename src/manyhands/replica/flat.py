@@ -18,13 +18,7 @@ class FlatReplica(Replica):
     """Autograd over views into flat tensors: one zeroing, one all-reduce, one optimiser call per step."""
 
     def __init__(
-        self,
-        module: nn.Module,
-        layout: Layout,
-        loss: Loss,
-        optimizer: OptimizerFactory,
-        draws: Draws,
-        reseed: bool,
+        self, module: nn.Module, layout: Layout, loss: Loss, optimizer: OptimizerFactory, draws: Draws, reseed: bool
     ) -> None:
         self.module, self._layout, self._loss, self._draws, self._reseed = module, layout, loss, draws, reseed
         self.params, self.grads, self.spans = layout.params, layout.grads, layout.spans

@@ -112,7 +112,14 @@ class FusedStack(Stack):
         self.modules, self._sample_dims = modules, sample_dims
         self._softmax = loss_name == CROSS_ENTROPY
         self.params, self.grads, self.update = _lay_out_rows(modules, optimizer)
-        self._layers = list(self._views())
+        linears = stack_of_layers(modules[0])
+        assert linears is not None
+        weights, grads = _cut(self.params, modules[0]), _cut(self.grads, modules[0])
+        parts = zip(weights[::2], weights[1::2], grads[::2], grads[1::2], linears, strict=True)
+        self._layers = [
+            FusedLayer(weight, weight.transpose(1, 2), bias.unsqueeze(1), weight_grad, bias_grad, activation)
+            for weight, bias, weight_grad, bias_grad, (_, activation) in parts
+        ]
         self._buffers: dict[int, Buffers] = {}
 
     @torch.no_grad()
@@ -132,20 +139,6 @@ class FusedStack(Stack):
     def outputs(self, x: Tensor) -> Tensor:
         x = x.unsqueeze(0).expand(len(self.modules), *x.shape) if x.dim() == self._sample_dims else x
         return self._forward(x.flatten(2), self._new_outputs(x.shape[1]))
-
-    def _views(self) -> Sequence[FusedLayer]:
-        """Return the views of `params` and `grads` that belong to each layer."""
-        linears = stack_of_layers(self.modules[0])
-        assert linears is not None
-        k, start, layers = len(self.modules), 0, []
-        for linear, activation in linears:
-            middle = start + linear.weight.numel()
-            stop = middle + linear.bias.numel()
-            weight, weight_grad = (t[:, start:middle].view(k, *linear.weight.shape) for t in (self.params, self.grads))
-            bias, bias_grad = self.params[:, middle:stop].unsqueeze(1), self.grads[:, middle:stop]
-            layers.append(FusedLayer(weight, weight.transpose(1, 2), bias, weight_grad, bias_grad, activation))
-            start = stop
-        return layers
 
     def _new_outputs(self, rows: int) -> list[Tensor]:
         return [_new_aligned(self.params, rows, layer.bias.shape[2]) for layer in self._layers]
@@ -186,8 +179,8 @@ class FuncStack(Stack):
         self._loss = LOSSES[loss] if isinstance(loss, str) else loss
         self._row_losses = _ROW_LOSSES[loss] if isinstance(loss, str) else _by_row(loss)
         self.params, self.grads, self.update = _lay_out_rows(modules, optimizer)
-        self._leaves = [part.requires_grad_() for part in self._cut(self.params)]
-        self._leaf_grads = self._cut(self.grads)
+        self._leaves = [part.requires_grad_() for part in _cut(self.params, modules[0])]
+        self._leaf_grads = _cut(self.grads, modules[0])
         self._weights = self._by_place()
         self._constants = _constants(modules)
 
@@ -238,17 +231,6 @@ class FuncStack(Stack):
         # With tie_weights=True it would not restore the weights of a layer that occurs twice.
         return functional_call(self.modules[0], (weights, constants), (x,), tie_weights=False)  # type: ignore[no-any-return]
 
-    def _cut(self, rows: Tensor) -> list[Tensor]:
-        """Return the view of `params` or `grads` that belongs to each weight, for all models."""
-        parts, start = [], 0
-        for p in self.modules[0].parameters():
-            if p.requires_grad:
-                stop = start + p.numel()
-                shape, stride = (len(rows), *p.shape), (rows.stride(0), *p.stride())
-                parts.append(rows[:, start:stop].as_strided(shape, stride))
-                start = stop
-        return parts
-
     def _by_place(self) -> dict[str, Tensor]:
         """Return the leaf of each name in the network; a shared weight has several names."""
         first = self.modules[0]
@@ -274,6 +256,17 @@ def _lay_out_rows(modules: list[nn.Module], optimizer: OptimizerFactory) -> tupl
                 p.grad = row_grads[start:stop].as_strided(p.shape, p.stride())
     # The optimiser also updates the gaps between the rows, where weight and gradient stay 0.
     return params, grads, Update(all_params.view(-1), all_grads.view(-1), all_params.numel(), optimizer)
+
+
+def _cut(rows: Tensor, module: nn.Module) -> list[Tensor]:
+    """Return the view of the models' `params` or `grads` that belongs to each trained weight of `module`."""
+    parts, start = [], 0
+    for p in module.parameters():
+        if p.requires_grad:
+            shape, stride = (len(rows), *p.shape), (rows.stride(0), *p.stride())
+            parts.append(rows[:, start : start + p.numel()].as_strided(shape, stride))
+            start += p.numel()
+    return parts
 
 
 def _rounded_up(elements: int, like: Tensor) -> int:

@@ -34,12 +34,16 @@ class Traits:
 def traits_of(module: nn.Module, x: Tensor) -> Traits:
     """Return the traits of a network, from trial passes of copies over `x`."""
     trial = copy.deepcopy(module).train()
+    buffers = [
+        (m._buffers, name, b.clone()) for m in trial.modules() for name, b in m._buffers.items() if b is not None
+    ]
     before = {name: b.clone() for name, b in trial.named_buffers()}
-    with untouched_generator(x.device) as moved:
-        trial(x)
-        global_random = moved()
+    output, global_random = _trial_pass(trial, x)
     changed = tuple(name for name, b in trial.named_buffers() if not torch.equal(before[name], b))
-    return Traits(changed, global_random, _first_mixing_layer(module, x), _remembers(module, x))
+    for of_layer, name, b in buffers:
+        of_layer[name] = b
+    remembers = not _close(output, _trial_pass(trial, x)[0])
+    return Traits(changed, global_random, _first_mixing_layer(module, x), remembers)
 
 
 def _first_mixing_layer(module: nn.Module, x: Tensor) -> tuple[str, ...]:
@@ -53,18 +57,13 @@ def _first_mixing_layer(module: nn.Module, x: Tensor) -> tuple[str, ...]:
     return ()
 
 
-def _remembers(module: nn.Module, x: Tensor) -> bool:
-    """Return whether a second pass over the same rows, with equal buffers and draws, gives another output."""
-    trial = copy.deepcopy(module).train()
-    places = [(m._buffers, name, b.clone()) for m in trial.modules() for name, b in m._buffers.items() if b is not None]
-    outputs = []
-    for _ in range(2):
-        for buffers, name, b in places:
-            buffers[name] = b.clone()
-        _start_draws(trial, len(x))
-        with untouched_generator(x.device):
-            outputs.append(_first_rows(trial(x), len(x)))
-    return not _close(*outputs)
+def _trial_pass(trial: nn.Module, x: Tensor) -> tuple[list[Tensor], bool]:
+    """Run the network with the first draws of a step; return row 0 of its output, and whether a generator was used."""
+    for layer in trial.modules():
+        if isinstance(layer, KeyedDropout):
+            layer.draws.at(TRIAL_SEED, 0, len(x))
+    with untouched_generator(x.device) as moved:
+        return _first_rows(trial(x), len(x)), moved()
 
 
 @contextmanager
@@ -99,17 +98,8 @@ def _calls(module: nn.Module, x: Tensor) -> list[Call]:
     for name, layer in trial.named_modules():
         label = f"layer '{name}' ({type(layer).__name__})" if name else type(layer).__name__
         layer.register_forward_hook(partial(_record_call, calls, label, len(x)), with_kwargs=True)
-    _start_draws(trial, len(x))
-    with untouched_generator(x.device):
-        trial(x)
+    _trial_pass(trial, x)
     return calls
-
-
-def _start_draws(module: nn.Module, rows: int) -> None:
-    """Let the dropout layers begin with the first draw of a step."""
-    for layer in module.modules():
-        if isinstance(layer, KeyedDropout):
-            layer.draws.at(TRIAL_SEED, 0, rows)
 
 
 def _record_call(calls: list[Call], label: str, rows: int, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
