@@ -63,7 +63,7 @@ class _PythonSemaphore(threading.Semaphore):
         return self.acquire(timeout=PATIENCE_S)
 
 
-def _semaphores(count: int) -> list[_NativeSemaphore] | list[_PythonSemaphore]:
+def _semaphores(count: int) -> list[_NativeSemaphore | _PythonSemaphore]:
     try:
         return [_NativeSemaphore() for _ in range(count)]
     except (AttributeError, OSError):

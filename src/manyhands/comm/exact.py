@@ -7,6 +7,7 @@ Each rank owns one whole subtree and sums it by itself; here the subtrees are jo
 from collections.abc import Iterable
 from typing import final
 
+import torch
 from torch import Tensor
 
 from manyhands.comm.base import ANY, Comm
@@ -47,7 +48,7 @@ class ExactComm(Comm):
 
     def all_reduce_(self, t: Tensor) -> None:
         if self.size > 1:
-            for chunk in t.view(-1).split(CHUNK_BYTES // t.element_size()):
+            for chunk in torch.split(t.view(-1), CHUNK_BYTES // t.element_size()):
                 chunk.copy_(join(list(self.inner.all_gather(chunk)), self._spans))
 
     def broadcast_(self, t: Tensor, root: int = 0) -> None:

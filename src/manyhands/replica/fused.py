@@ -79,7 +79,7 @@ class FusedReplica(Replica):
             assert linear.bias.grad is not None
             weight, bias = linear.weight.data, linear.bias.data
             self._layers.append(FusedLayer(weight, weight.t(), bias, linear.weight.grad, linear.bias.grad, activation))
-        starts = [layer.weight_grad.storage_offset() for layer in self._layers]
+        starts = [int(layer.weight_grad.storage_offset()) for layer in self._layers]
         self._layer_spans = list(itertools.pairwise([*starts, self.params.numel()]))
         self._buffers: dict[int, Buffers] = {}
         self._ready: list[Callable[[int, int], None]] = []
