@@ -9,6 +9,7 @@ import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, final
 
 import greenlet
@@ -63,7 +64,6 @@ class _Meeting:
     slots: list[Any]
     """The value that each rank brought."""
     num_entered: int = 0
-    num_left: int = 0
     begun_s: float = 0.0
     """When the last rank so far entered."""
     ended_s: float | None = None
@@ -80,8 +80,6 @@ class SimWorld:
         self.clocks = [0.0] * size
         self._ready: list[tuple[float, int, int]] = []
         self._count = 0
-        self._fibers: list[greenlet.greenlet] = []
-        self._hub: greenlet.greenlet | None = None
         self._waits_for: dict[int, tuple[object, ...]] = {}
         self._mail = [Mailbox() for _ in range(size)]
         self._expects: dict[int, tuple[int, Tag]] = {}
@@ -92,34 +90,29 @@ class SimWorld:
         """Run `work` on every rank; return each rank's result, or raise the first error."""
         results: list[Any] = [None] * self.size
         world = _Group(self, range(self.size))
-
-        def rank_main(rank: int) -> None:
-            results[rank] = work(SimComm(world, rank))
-
-        self._hub = greenlet.getcurrent()
-        self._fibers = [greenlet.greenlet(lambda rank=rank: rank_main(rank), self._hub) for rank in range(self.size)]
+        fibers = [greenlet.greenlet(partial(work, SimComm(world, rank))) for rank in range(self.size)]
         for rank in range(self.size):
             self.wake(rank)
         grad = torch.is_grad_enabled()
         try:
             while self._ready:
-                self._fibers[heapq.heappop(self._ready)[2]].switch()
-            stuck = [rank for rank, fiber in enumerate(self._fibers) if not fiber.dead]
+                rank = heapq.heappop(self._ready)[2]
+                results[rank] = fibers[rank].switch()  # the last one is what `work` returned
+            stuck = [rank for rank, fiber in enumerate(fibers) if not fiber.dead]
             if stuck:
                 reason = " ".join(map(str, self._waits_for[stuck[0]]))
                 raise ManyhandsError(f"rank {stuck[0]} waits for ever: {reason}")
         finally:
-            for fiber in self._fibers:
+            for fiber in fibers:
                 fiber.throw()  # ends the ranks that a failure left suspended
             torch.set_grad_enabled(grad)
         return results
 
     def pause(self, rank: int, *reason: object) -> None:
         """Suspend a rank until it is woken; torch's gradient mode, which belongs to the thread, is kept for it."""
-        assert self._hub is not None
         self._waits_for[rank] = reason
         grad = torch.is_grad_enabled()
-        self._hub.switch()
+        greenlet.getcurrent().parent.switch()
         if grad != torch.is_grad_enabled():
             torch.set_grad_enabled(grad)
 
@@ -169,8 +162,8 @@ class _Group:
 
     def begin(
         self, index: int, value: Any, call: str, num_bytes: int, exchange: Callable[[list[Any]], Any] | None
-    ) -> int:
-        """Enter a call and return its number; the last rank to enter lets `exchange` work on all ranks' values."""
+    ) -> _Meeting:
+        """Enter the next call; the last rank to enter lets `exchange` work on all ranks' values."""
         number = self._calls[index]
         self._calls[index] += 1
         meeting = self._meetings.get(number)
@@ -180,6 +173,7 @@ class _Group:
         meeting.num_entered += 1
         meeting.begun_s = max(meeting.begun_s, self.world.clocks[self.ranks[index]])
         if meeting.num_entered == len(self.ranks):
+            del self._meetings[number]
             cost_s = self.world.machine.collective_s(call, self.ranks, num_bytes) if len(self.ranks) > 1 else 0.0
             # Calls in flight at the same time use the links one after the other, as in a real library.
             meeting.ended_s = max(meeting.begun_s, self._link_free_s) + cost_s
@@ -188,19 +182,16 @@ class _Group:
                 exchange(meeting.slots)
             for rank in meeting.waiting:
                 self.world.wake(rank, meeting.ended_s)
-        return number
+        return meeting
 
-    def end(self, index: int, number: int, call: str) -> list[Any]:
+    def end(self, index: int, meeting: _Meeting, call: str) -> list[Any]:
         """Wait until all ranks have entered the call and its time has passed; return the slots."""
-        meeting, rank = self._meetings[number], self.ranks[index]
+        rank = self.ranks[index]
         if meeting.ended_s is None:
             meeting.waiting.append(rank)
             self.world.pause(rank, "the others in", call)
         assert meeting.ended_s is not None
         self.world.clocks[rank] = max(self.world.clocks[rank], meeting.ended_s)
-        meeting.num_left += 1
-        if meeting.num_left == len(self.ranks):
-            del self._meetings[number]
         return meeting.slots
 
 
@@ -223,10 +214,10 @@ class SimComm(Comm):
         self._meet("all-reduce", t, t.nbytes, self._sum_everywhere)
 
     def begin_all_reduce_(self, t: Tensor) -> Callable[[], None]:
-        number = self._group.begin(self.rank, t, "all-reduce", t.nbytes, self._sum_everywhere)
+        meeting = self._group.begin(self.rank, t, "all-reduce", t.nbytes, self._sum_everywhere)
 
         def end() -> None:
-            self._group.end(self.rank, number, "all-reduce")
+            self._group.end(self.rank, meeting, "all-reduce")
 
         return end
 

@@ -23,16 +23,13 @@ class TracedComm(Comm):
         self.spans = spans or Spans()
         self.rank, self.size, self.features = inner.rank, inner.size, inner.features
         self.clock = inner.clock
-        self.bytes_sent = 0
-        self.messages = 0
-        self.collective_s: list[float] = []
-        """Seconds of each collective call; entry n is the same call on every rank."""
-        self.p2p_s = 0.0
+        self.forget()
 
     def forget(self) -> None:
-        """Set all counts and times back to zero."""
+        """Set all counts and times to zero."""
         self.bytes_sent = self.messages = 0
-        self.collective_s.clear()
+        self.collective_s: list[float] = []
+        """Seconds of each collective call; entry n is the same call on every rank."""
         self.p2p_s = 0.0
 
     def all_reduce_(self, t: Tensor) -> None:
