@@ -181,8 +181,11 @@ class FuncStack(Stack):
         self.params, self.grads, self.update = _lay_out_rows(modules, optimizer)
         self._leaves = [part.requires_grad_() for part in _cut(self.params, modules[0])]
         self._leaf_grads = _cut(self.grads, modules[0])
-        self._weights = self._by_place()
-        self._constants = _constants(modules)
+        trained = [id(p) for p in modules[0].parameters() if p.requires_grad]
+        leaf_of = dict(zip(trained, self._leaves, strict=True))
+        self._weights = {name: leaf_of[id(p)] for name, p in _named_tensors(modules[0]) if id(p) in leaf_of}
+        fixed = [{name: t.detach() for name, t in _named_tensors(m) if not t.requires_grad} for m in modules]
+        self._constants = {name: torch.stack([tensors[name] for tensors in fixed]) for name in fixed[0]}
 
     def forward_backward(self, x: Tensor, y: Tensor, weights: Tensor, key: int = 0) -> Tensor:
         x, y = _without_padding(x, y, weights)
@@ -230,13 +233,6 @@ class FuncStack(Stack):
     def _call_first(self, weights: dict[str, Tensor], constants: dict[str, Tensor], x: Tensor) -> Tensor:
         # With tie_weights=True it would not restore the weights of a layer that occurs twice.
         return functional_call(self.modules[0], (weights, constants), (x,), tie_weights=False)  # type: ignore[no-any-return]
-
-    def _by_place(self) -> dict[str, Tensor]:
-        """Return the leaf of each name in the network; a shared weight has several names."""
-        first = self.modules[0]
-        trained = [id(p) for p in first.parameters() if p.requires_grad]
-        leaf_of = dict(zip(trained, self._leaves, strict=True))
-        return {name: leaf_of[id(p)] for name, p in _places(first) if id(p) in leaf_of}
 
 
 def _lay_out_rows(modules: list[nn.Module], optimizer: OptimizerFactory) -> tuple[Tensor, Tensor, Update]:
@@ -287,17 +283,11 @@ def _aligned(x: Tensor) -> Tensor:
     return x if all(begin % 64 == 0 for begin in begins) else _new_aligned(x, *x.shape[1:]).copy_(x)
 
 
-def _places(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield the weights and buffers of all layers with their names; a shared one comes once for each name."""
     for prefix, layer in module.named_modules():
         yield from layer.named_parameters(prefix, recurse=False, remove_duplicate=False)
         yield from layer.named_buffers(prefix, recurse=False, remove_duplicate=False)
-
-
-def _constants(modules: list[nn.Module]) -> dict[str, Tensor]:
-    """Stack the models' frozen weights and buffers."""
-    fixed = [{name: t.detach() for name, t in _places(module) if not t.requires_grad} for module in modules]
-    return {name: torch.stack([tensors[name] for tensors in fixed]) for name in fixed[0]}
 
 
 def _without_padding(x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

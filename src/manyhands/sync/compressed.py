@@ -34,7 +34,7 @@ class Compressed(Sync):
 
     @classmethod
     def describe_options(cls) -> list[Option]:
-        choices = f"How gradients are shortened: one of {', '.join(codecs.names())}."
+        choices = f"How gradients are compressed: one of {', '.join(codecs.names())}."
         return [Option("codec", "a text", DEFAULT, choices), *codecs.describe()]
 
     def start(self, replica: Replica, comm: Comm) -> None:
