@@ -19,10 +19,6 @@ class GroupAborted(Exception):
     """Another rank of the group failed; this one must not go on waiting for it."""
 
 
-class _Timespec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
 @final
 class _NativeSemaphore:
     """A semaphore of the C library; other threads get the interpreter lock only while this one waits."""
@@ -34,40 +30,29 @@ class _NativeSemaphore:
         if libc.sem_init(self._memory, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "sem_init")
 
-    def post(self) -> None:
+    def release(self) -> None:
         self._at_once.sem_post(self._memory)
 
-    def wait(self) -> bool:
-        """Take one post; return False if none came within `PATIENCE_S`."""
+    def acquire(self, *, timeout: float) -> bool:
+        """Return True after a release, or False if none came within `timeout` seconds."""
         if self._at_once.sem_trywait(self._memory) == 0:
             return True
-        seconds, rest = divmod(time.time() + PATIENCE_S, 1)
-        deadline = _Timespec(int(seconds), int(rest * 1e9))
+        seconds, rest = divmod(time.time() + timeout, 1)
+        deadline = (ctypes.c_long * 2)(int(seconds), int(rest * 1e9))  # a struct timespec
         while self._timed_wait(self._memory, ctypes.byref(deadline)) != 0:
             if ctypes.get_errno() == errno.ETIMEDOUT:
                 return False
         return True
 
 
-@final
-class _PythonSemaphore(threading.Semaphore):
-    """The same for systems whose C library has no unnamed semaphores."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-
-    def post(self) -> None:
-        self.release()
-
-    def wait(self) -> bool:
-        return self.acquire(timeout=PATIENCE_S)
+Semaphore = _NativeSemaphore | threading.Semaphore
 
 
-def _semaphores(count: int) -> list[_NativeSemaphore | _PythonSemaphore]:
+def _semaphores(count: int) -> list[Semaphore]:
     try:
         return [_NativeSemaphore() for _ in range(count)]
-    except (AttributeError, OSError):
-        return [_PythonSemaphore() for _ in range(count)]
+    except (AttributeError, OSError):  # the C library has no unnamed semaphores
+        return [threading.Semaphore(0) for _ in range(count)]
 
 
 @final
@@ -85,17 +70,17 @@ class Barrier:
             for _ in range(self._size - 1):
                 self._take(self._come)
             for go in self._go:
-                go.post()
+                go.release()
         else:
-            self._come.post()
+            self._come.release()
             self._take(self._go[rank - 1])
 
     def abort(self) -> None:
         """Break the barrier: every thread that waits, now or later, raises `GroupAborted`."""
         self._broken = True
 
-    def _take(self, semaphore: _NativeSemaphore | _PythonSemaphore) -> None:
-        while not semaphore.wait() and not self._broken:
+    def _take(self, semaphore: Semaphore) -> None:
+        while not semaphore.acquire(timeout=PATIENCE_S) and not self._broken:
             pass
         if self._broken:
             raise GroupAborted

@@ -111,11 +111,13 @@ class ThreadComm(Comm):
         self.group.barrier.wait(self.rank)
 
     def split(self, color: int) -> Comm:
-        """Let the first rank of each color make the group, and pass it to the others through the slots."""
-        colors = self._share(color)
-        members = [rank for rank, c in enumerate(colors) if c == color]
-        groups = self._share(self.group.part(len(members)) if members[0] == self.rank else None)
-        group: ThreadGroup = groups[members[0]]
+        """Let the first rank of each color make the group, and pass it to the others through its slot."""
+        members = [rank for rank, c in enumerate(self.all_gather(torch.tensor(color)).tolist()) if c == color]
+        if members[0] == self.rank:
+            self.group.slots[self.rank] = self.group.part(len(members))
+        self.barrier()
+        group: ThreadGroup = self.group.slots[members[0]]
+        self.barrier()
         return ThreadComm(group, members.index(self.rank))
 
     def _take(self, source: int, tag: int) -> tuple[int, Tensor]:
@@ -130,13 +132,6 @@ class ThreadComm(Comm):
                 if self.group.aborted:
                     raise GroupAborted
                 self.group.mailed[self.rank].wait()
-
-    def _share(self, value: Any) -> list[Any]:
-        self.group.slots[self.rank] = value
-        self.group.barrier.wait(self.rank)
-        values = list(self.group.slots)
-        self.group.barrier.wait(self.rank)
-        return values
 
     def _exchange(self, t: Tensor) -> list[Tensor]:
         """Publish this rank's tensor and return every rank's; they stay valid until `_leave`."""

@@ -35,7 +35,7 @@ class TracedComm(Comm):
     def all_reduce_(self, t: Tensor) -> None:
         start = self._begin(t, 2 * t.nbytes * (self.size - 1) // self.size)
         self.inner.all_reduce_(t)
-        self._end_collective("all-reduce", start)
+        self.collective_s.append(self._end("all-reduce", start))
 
     def begin_all_reduce_(self, t: Tensor) -> Callable[[], None]:
         """Time only the wait at the end, since the caller computes until then."""
@@ -45,47 +45,47 @@ class TracedComm(Comm):
         def end_and_note() -> None:
             start = self.clock()
             end()
-            self._end_collective("all-reduce (end)", start)
+            self.collective_s.append(self._end("all-reduce (end)", start))
 
         return end_and_note
 
     def reduce_(self, t: Tensor, root: int = 0) -> None:
         start = self._begin(t, 0 if self.rank == root else t.nbytes)
         self.inner.reduce_(t, root)
-        self._end_collective("reduce", start)
+        self.collective_s.append(self._end("reduce", start))
 
     def broadcast_(self, t: Tensor, root: int = 0) -> None:
         start = self._begin(t, t.nbytes * (self.size - 1) if self.rank == root else 0)
         self.inner.broadcast_(t, root)
-        self._end_collective("broadcast", start)
+        self.collective_s.append(self._end("broadcast", start))
 
     def all_gather(self, t: Tensor) -> Tensor:
         start = self._begin(t, t.nbytes * (self.size - 1))
         stacked = self.inner.all_gather(t)
-        self._end_collective("all-gather", start)
+        self.collective_s.append(self._end("all-gather", start))
         return stacked
 
     def reduce_scatter(self, t: Tensor) -> Tensor:
         start = self._begin(t, t.nbytes * (self.size - 1) // self.size)
         row = self.inner.reduce_scatter(t)
-        self._end_collective("reduce-scatter", start)
+        self.collective_s.append(self._end("reduce-scatter", start))
         return row
 
     def send(self, t: Tensor, to: int, tag: int = 0) -> None:
         start = self._begin(t, t.nbytes)
         self.inner.send(t, to, tag)
-        self._end_p2p("send", start)
+        self.p2p_s += self._end("send", start)
 
     def recv(self, t: Tensor, source: int = ANY, tag: int = 0) -> int:
         start = self.clock()
         sender = self.inner.recv(t, source, tag)
-        self._end_p2p("recv", start)
+        self.p2p_s += self._end("recv", start)
         return sender
 
     def barrier(self) -> None:
         start = self.clock()
         self.inner.barrier()
-        self._end_collective("barrier", start)
+        self.collective_s.append(self._end("barrier", start))
 
     def split(self, color: int) -> Comm:
         """Return a part of `inner`, which is not traced."""
@@ -102,12 +102,8 @@ class TracedComm(Comm):
                 torch.cuda.synchronize(t.device)
         return self.clock()
 
-    def _end_collective(self, name: str, start: float) -> None:
+    def _end(self, name: str, start: float) -> float:
+        """Record the span of a call that began at `start`; return its seconds."""
         now = self.clock()
-        self.collective_s.append(now - start)
         self.spans.add(name, "comm", start, now)
-
-    def _end_p2p(self, name: str, start: float) -> None:
-        now = self.clock()
-        self.p2p_s += now - start
-        self.spans.add(name, "comm", start, now)
+        return now - start

@@ -17,8 +17,7 @@ class Draws:
     """The position of a forward pass in the run: the key of the step, and the rows of the global batch."""
 
     def __init__(self) -> None:
-        self.first, self.rows = 0, 1
-        self._key, self._calls = 0, 0
+        self.at(0, 0, 1)
 
     def at(self, key: int, first: int, rows: int) -> None:
         """Move to `rows` rows from `first` on, in the step with this key."""
