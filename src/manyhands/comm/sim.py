@@ -251,11 +251,11 @@ class SimComm(Comm):
         return row
 
     def send(self, t: Tensor, to: int, tag: int = 0) -> None:
-        self._world.post(self._id, self._group.ranks[to], self._tag(tag), t)
+        self._world.post(self._id, self._group.ranks[to], (id(self._group), tag), t)
 
     def recv(self, t: Tensor, source: int = ANY, tag: int = 0) -> int:
         source_id = ANY if source == ANY else self._group.ranks[source]
-        message = self._world.take(self._id, source_id, self._tag(tag))
+        message = self._world.take(self._id, source_id, (id(self._group), tag))
         store(t, message.content)
         return self._group.ranks.index(message.source)
 
@@ -278,10 +278,6 @@ class SimComm(Comm):
         self, call: str, value: Any, num_bytes: int, exchange: Callable[[list[Any]], Any] | None = None
     ) -> list[Any]:
         return self._group.end(self.rank, self._group.begin(self.rank, value, call, num_bytes, exchange), call)
-
-    def _tag(self, tag: int) -> Tag:
-        """Tell apart the messages of groups that share ranks."""
-        return (id(self._group), tag)
 
     def _total(self, tensors: list[Tensor]) -> Tensor:
         return tensors[0] if tensors[0].is_meta else self.add(tensors)

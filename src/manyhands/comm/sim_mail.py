@@ -9,7 +9,7 @@ from torch import Tensor
 from manyhands.comm.base import ANY
 
 Tag = tuple[int, int]
-"""Number of the group, and tag of the message."""
+"""Identity of the group, since groups may share ranks, and tag of the message."""
 
 
 @final

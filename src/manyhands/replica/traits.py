@@ -95,15 +95,15 @@ Call = tuple[str, list[Tensor], list[Tensor]]
 def _calls(module: nn.Module, x: Tensor) -> list[Call]:
     """Run a copy of the network over `x`; return the calls of its layers in the order in which they ended."""
     trial, calls = copy.deepcopy(module).train(), list[Call]()
+
+    def record(label: str, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        calls.append((label, _first_rows((args, kwargs), len(x)), _first_rows(output, len(x))))
+
     for name, layer in trial.named_modules():
         label = f"layer '{name}' ({type(layer).__name__})" if name else type(layer).__name__
-        layer.register_forward_hook(partial(_record_call, calls, label, len(x)), with_kwargs=True)
+        layer.register_forward_hook(partial(record, label), with_kwargs=True)
     _trial_pass(trial, x)
     return calls
-
-
-def _record_call(calls: list[Call], label: str, rows: int, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-    calls.append((label, _first_rows((args, kwargs), rows), _first_rows(output, rows)))
 
 
 def _first_rows(value: Any, rows: int) -> list[Tensor]:

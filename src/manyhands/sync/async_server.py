@@ -18,6 +18,7 @@ class AsyncServer(ServerSync):
     exact: ClassVar[bool] = False
     requires: ClassVar[frozenset[str]] = ServerSync.requires | {"any-source"}
     lockstep: ClassVar[bool] = False
+    pattern: ClassVar = "star"
 
     replay: str = ""
     """Folder of an earlier run: the servers apply gradients in its order, which gives its weights again."""

@@ -126,6 +126,9 @@ class AveragedSync(Sync, ABC):
     exact: ClassVar[bool] = False
     apart: ClassVar[bool] = True
 
+    def step(self, replica: Replica, comm: Comm, i: int) -> None:
+        apply_alone(replica, comm)
+
     def settle(self, replica: Replica, comm: Comm) -> None:
         mean_(comm, replica.params)
 

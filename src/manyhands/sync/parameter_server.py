@@ -14,6 +14,7 @@ class ParameterServer(ServerSync):
     """Push gradients to server ranks; each sums those of all workers, steps its slice of the weights, and sends it."""
 
     exact: ClassVar[bool] = True
+    pattern: ClassVar = "star"
 
     def serve(self, replica: Replica, comm: Comm) -> None:
         while (request := self._shards.take_all(comm)) != DONE:

@@ -162,7 +162,6 @@ class ServerSync(Sync, ABC):
 
     requires: ClassVar[frozenset[str]] = frozenset({"p2p", "split", "servers"})
     updates: ClassVar = "servers"
-    pattern: ClassVar = "star"
 
     servers: int = 1
     """Server ranks, over which the weights are cut; they come on top of the workers."""
