@@ -88,10 +88,7 @@ def _check_groups(factory: OptimizerFactory, device: torch.device, task: str) ->
 def _flat(
     factory: OptimizerFactory, device: torch.device, name: str, span: tuple[int, int] = WHOLE, resume_at: int = -1
 ) -> Tensor:
-    """Return a span of one flat vector of weights after all steps over it.
-
-    Before step `resume_at`, a new optimiser takes over the state.
-    """
+    """Return a span of one flat vector after all steps; before step `resume_at`, a new optimiser takes over."""
     weights = _normal(len(SCALES), device)
     update = Update(weights, torch.zeros_like(weights), NUM_WEIGHTS, factory)
     rate = float(update.optimizer.param_groups[0]["lr"])

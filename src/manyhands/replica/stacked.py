@@ -306,10 +306,7 @@ def _without_padding(x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Ten
 
 
 def row_losses(out: Tensor, y: Tensor, minus_ones: Tensor, *, softmax: bool) -> tuple[Tensor, Tensor]:
-    """Return the (models, rows) losses, and the gradient of each with respect to its row of `out`.
-
-    `out` may be overwritten.
-    """
+    """Return the (models, rows) losses, and the gradient of each by its row of `out`, which may be overwritten."""
     column = y.unsqueeze(2)
     if softmax:
         log_p = torch.log_softmax(out, 2)

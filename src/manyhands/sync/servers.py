@@ -127,10 +127,7 @@ class GradientOrder:
         self._kept = dict[int, Tensor]()
 
     def due(self, worker: int, shards: Shards) -> Iterator[int]:
-        """Yield the workers whose gradients are to be applied now, each when its gradient is in `grads`.
-
-        The message taken last is from `worker`.
-        """
+        """Yield the workers whose gradients are due after a push of `worker`, each when its gradient is in `grads`."""
         if not self._order:
             yield worker
             return
