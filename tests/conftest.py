@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, settings
 import manyhands
 from manyhands import RunRecord
 from manyhands.comm import Comm
-from manyhands.comm.threads import GroupAborted, ThreadComm, ThreadGroup
+from manyhands.comm.barrier import GroupAborted
+from manyhands.comm.threads import ThreadComm, ThreadGroup
 from manyhands.launch.blas_threads import trial as thread_trial
 
 # No test asserts a duration: a busy machine must not make a law fail.

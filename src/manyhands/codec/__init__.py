@@ -1,4 +1,4 @@
-"""How a gradient is made smaller before it travels. A codec's name is the module's name."""
+"""How a gradient is compressed before it is sent. A codec's name is the module's name."""
 
 from manyhands.codec.base import Codec, describe, make, names
 

@@ -1,7 +1,7 @@
 """The protocol of a codec. A new one is one file in this folder; its name is the module's name.
 
-A codec may lose what it likes: whoever uses it keeps the residual `g - decode(encode(g))` and adds it to the next
-gradient (error feedback; Seide et al. 2014, Karimireddy et al. 2019), so that nothing is lost over many steps.
+A codec may be lossy: its caller keeps the residual `g - decode(encode(g))` and adds it to the next gradient (error
+feedback; Seide et al. 2014, Karimireddy et al. 2019), so that nothing is lost over many steps.
 """
 
 import sys
@@ -18,7 +18,7 @@ from manyhands import registry, spec
 
 @dataclass(kw_only=True, slots=True)
 class Codec(ABC):
-    """Turns a flat gradient into fewer bytes and back. The fields of a codec are its options."""
+    """Encodes a flat gradient in fewer bytes, and decodes it. The fields of a codec are its options."""
 
     _numel: int = field(init=False, repr=False, default=-1)
     _dtype: torch.dtype = field(init=False, repr=False, default=torch.float32)
@@ -31,9 +31,9 @@ class Codec(ABC):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        """Make ready for flat gradients of `numel` values that begin with weights of these shapes.
+        """Prepare for flat gradients of `numel` values that begin with weights of these shapes.
 
-        The values behind the weights are loose. `dtype` is what `decode` gives as long as nothing was encoded here.
+        The values behind the weights have no shape. Before the first `encode`, `decode` returns values of type `dtype`.
         """
         assert sum(map(prod, shapes)) <= numel, "the weights are part of the gradient"
         self._numel, self._dtype = numel, dtype
@@ -46,20 +46,20 @@ class Codec(ABC):
         return self._encode(t)
 
     def decode(self, code: Tensor) -> Tensor:
-        """Return the flat gradient that a code stands for."""
+        """Return the flat gradient of a code."""
         assert code.shape == (self.num_bytes(),), f"got {code.numel()} bytes where a code has {self.num_bytes()}"
         return self._decode(code)
 
     @abstractmethod
     def num_bytes(self) -> int:
-        """Return the length of every code, given what `start` and `encode` were told."""
+        """Return the length of every code, after `start`."""
 
     def state(self) -> dict[str, Tensor]:
-        """Return the tensors that a resumed run must find again; copying into them restores it."""
+        """Return the tensors that a checkpoint must hold; copying into them restores the codec."""
         return {}
 
     def _prepare(self, shapes: Sequence[tuple[int, ...]], device: torch.device) -> None:  # noqa: B027
-        """Make what depends on the shapes."""
+        """Make the codec's own tensors, whose size depends on the shapes."""
 
     @abstractmethod
     def _encode(self, t: Tensor) -> Tensor: ...
@@ -75,7 +75,7 @@ def make(text: str) -> Codec:
 
 
 def describe() -> list[spec.Option]:
-    """List the options of every codec; the help of each begins with the codec's name."""
+    """Return the options of every codec; the help of each begins with the codec's name."""
     return [
         option._replace(help=f"With codec={name}: {option.help}")
         for name in names()
@@ -88,15 +88,15 @@ def _find(name: str) -> type[Codec]:
 
 
 def names() -> list[str]:
-    """List the codecs."""
+    """Return the names of all codecs."""
     return registry.names(sys.modules[__package__], Codec)
 
 
 def as_bytes(t: Tensor) -> Tensor:
-    """View values as bytes."""
+    """Return the bytes of `t`, a view if it is contiguous."""
     return t.contiguous().view(-1).view(torch.uint8)
 
 
 def from_bytes(code: Tensor, dtype: torch.dtype) -> Tensor:
-    """View bytes as values; they are copied where they lie askew, as a row of gathered codes of odd length may."""
+    """View bytes as values; they are copied if misaligned, as a row of gathered codes of odd length may be."""
     return (code.clone() if code.storage_offset() % dtype.itemsize else code).view(dtype)

@@ -17,11 +17,10 @@ class Half(Codec):
     """Send every value in half precision."""
 
     def num_bytes(self) -> int:
-        """Return two bytes a value."""
         return 2 * self._numel
 
     def _encode(self, t: Tensor) -> Tensor:
-        # An infinity would stay in the residual for ever; what is cut off here is sent by and by.
+        # An infinity would stay in the residual for ever; a clamped value is sent over several steps.
         return as_bytes(t.clamp(-LARGEST, LARGEST).half())
 
     def _decode(self, code: Tensor) -> Tensor:

@@ -27,12 +27,11 @@ class Int8(Codec):
         check(self.chunk >= 1, f"chunk of codec 'int8' must be at least 1, got {self.chunk}")
 
     def num_bytes(self) -> int:
-        """Return the scales' bytes, and one byte a value."""
         return SCALE.itemsize * self._num_chunks() + self._numel
 
     def _encode(self, t: Tensor) -> Tensor:
         chunks = self._in_chunks(t)
-        # The chunks are a copy already, so all is done in place: fresh memory costs more than the arithmetic.
+        # The chunks are a copy already, so they are changed in place: new memory costs more than the arithmetic.
         largest = torch.maximum(chunks.amax(dim=1, keepdim=True), -chunks.amin(dim=1, keepdim=True))
         scale = (largest / LEVELS).clamp_(max=LARGEST).to(SCALE)
         levels = chunks.div_(torch.where(scale > 0, scale, 1)).round_().clamp_(-LEVELS, LEVELS).to(torch.int8)
@@ -50,7 +49,7 @@ class Int8(Codec):
         return max(1, min(self.chunk, self._numel))
 
     def _in_chunks(self, t: Tensor) -> Tensor:
-        """Return a copy with a row for each chunk, the last one filled up with zeros."""
+        """Return a copy with one row per chunk, the last one padded with zeros."""
         rows = t.new_zeros(self._num_chunks() * self._chunk())
         rows[: self._numel] = t
         return rows.view(-1, self._chunk())

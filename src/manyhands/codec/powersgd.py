@@ -1,7 +1,7 @@
 """PowerSGD: each weight matrix as a product of two thin ones, found by one power iteration (Vogels et al. 2019).
 
-The iteration starts where the last step's ended. In the paper all workers iterate on their mean together; here a code
-stands for itself, so each worker compresses its own gradient.
+The iteration starts from the last step's result. In the paper all workers iterate together on the mean gradient; here
+each worker compresses its own gradient, so that its code can be decoded alone.
 """
 
 import threading
@@ -20,7 +20,7 @@ _FIRST_CALL = threading.Lock()
 
 
 class _Matrix(NamedTuple):
-    """A weight viewed as a matrix, and how many rows its two factors have."""
+    """A weight viewed as a matrix, and the rank of its two factors."""
 
     start: int
     rows: int
@@ -41,7 +41,7 @@ class _Matrix(NamedTuple):
 @final
 @dataclass(kw_only=True, slots=True)
 class PowerSGD(Codec):
-    """Send each weight matrix's gradient as a matrix of low rank; vectors go as they are."""
+    """Send the gradient of each weight matrix as a product of low rank; vectors are sent unchanged."""
 
     rank: int = 2
     """Rank of the matrices that are sent."""
@@ -50,19 +50,17 @@ class PowerSGD(Codec):
     _warm: list[Tensor] = field(init=False, repr=False, compare=False, default_factory=list)
     """For each matrix the right factor of the last step, from which the next power iteration starts.
 
-    Factors lie as rows: products with these thin matrices are several times faster than with columns.
+    Factors are stored as rows: products with these thin matrices are several times faster than with columns.
     """
 
     def __post_init__(self) -> None:
         check(self.rank >= 1, f"rank of codec 'powersgd' must be at least 1, got {self.rank}")
 
     def num_bytes(self) -> int:
-        """Return the bytes of all factors and of what goes as it is."""
         saved = sum(m.rows * m.columns - m.num_values() for m in self._matrices)
         return self._dtype.itemsize * (self._numel - saved)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the right factors."""
         return {f"warm.{i}": warm for i, warm in enumerate(self._warm)}
 
     def _prepare(self, shapes: Sequence[tuple[int, ...]], device: torch.device) -> None:
@@ -77,7 +75,7 @@ class PowerSGD(Codec):
             start = matrix.stop
         warm = [torch.randn(m.rank, m.columns, generator=generator) for m in self._matrices]
         self._warm = [w.to(device, self._dtype) for w in warm]
-        with _FIRST_CALL:  # on a GPU it loads a library, which fails in threads that do so at once (pytorch #90613)
+        with _FIRST_CALL:  # on a GPU it loads a library, which must not be done by two threads at once (pytorch #90613)
             torch.linalg.qr(torch.eye(1, device=device))
 
     def _encode(self, t: Tensor) -> Tensor:
@@ -87,7 +85,7 @@ class PowerSGD(Codec):
             left = torch.linalg.qr((warm.to(t) @ gradient.T).T).Q.T
             right = left @ gradient
             parts += [left.reshape(-1), right.reshape(-1)]
-            # Only the directions matter; without their lengths the next product stays in range. A zero has none.
+            # Only the directions matter: normalised factors keep the next product in range. A zero has no direction.
             length = right.abs().amax(dim=1, keepdim=True)
             warm.copy_(torch.where(length > 0, right / length, warm.to(t)))
         return as_bytes(torch.cat([*parts, *(t[a:b] for a, b in self._loose())]))
@@ -106,7 +104,7 @@ class PowerSGD(Codec):
         return t
 
     def _loose(self) -> list[tuple[int, int]]:
-        """Return the spans between the matrices, and the one behind them."""
+        """Return the spans between the matrices and behind them, which are sent unchanged."""
         starts = [0, *(m.stop for m in self._matrices)]
         stops = [*(m.start for m in self._matrices), self._numel]
         return list(zip(starts, stops, strict=True))

@@ -2,13 +2,13 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
 ANY = -1
-"""As `source` of a `recv`: whoever sends first."""
+"""As `source` of a `recv`: whichever rank sends first."""
 
 
 class Comm(ABC):
@@ -22,23 +22,27 @@ class Comm(ABC):
     features: frozenset[str] = frozenset()
     """What this comm can do beyond the collectives.
 
-    `p2p` sends and receives, `any-source` receives from whoever sends first, `split` makes parts, and `servers` allows
-    ranks beyond the workers.
+    `p2p` sends and receives, `any-source` receives from whichever rank sends first, `split` makes sub-groups, and
+    `servers` allows ranks beyond the workers.
     """
     clock: Callable[[], float] = time.perf_counter
-    """The seconds that this rank lives by: real ones, unless the comm is a simulation."""
+    """Returns the time in seconds: real time, unless the ranks are simulated."""
 
     @abstractmethod
     def all_reduce_(self, t: Tensor) -> None:
         """Replace `t` on every rank by the sum over the ranks."""
 
-    @abstractmethod
     def begin_all_reduce_(self, t: Tensor) -> Callable[[], None]:
-        """Begin to sum `t`, which is left alone until the returned function, called once in the same order, ends it."""
+        """Begin to sum `t` and return the function that ends it; in between, the caller must not touch `t`.
 
-    @abstractmethod
+        Every rank ends its sums once each, in the order in which they began. Where nothing can run in the background,
+        the whole sum is done at the end.
+        """
+        return lambda: self.all_reduce_(t)
+
     def reduce_(self, t: Tensor, root: int = 0) -> None:
         """Replace `t` on the root by the sum over the ranks; elsewhere its content is undefined afterwards."""
+        self.all_reduce_(t)
 
     @abstractmethod
     def broadcast_(self, t: Tensor, root: int = 0) -> None:
@@ -48,9 +52,11 @@ class Comm(ABC):
     def all_gather(self, t: Tensor) -> Tensor:
         """Return every rank's `t`, stacked in rank order."""
 
-    @abstractmethod
     def reduce_scatter(self, t: Tensor) -> Tensor:
         """Sum a tensor of `size` rows over the ranks and return row `rank` of the sum."""
+        total = t.clone()
+        self.all_reduce_(total)
+        return total[self.rank]
 
     @abstractmethod
     def send(self, t: Tensor, to: int, tag: int = 0) -> None:
@@ -68,14 +74,15 @@ class Comm(ABC):
     def split(self, color: int) -> "Comm":
         """Return the comm of all ranks that gave this color, in the same order."""
 
-    def add(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the sum of one tensor per worker, in the order in which this comm's own reductions sum."""
-        total = parts[0].clone()
-        for part in parts[1:]:
+    def add(self, parts: Iterable[Tensor]) -> Tensor:
+        """Return the sum of one tensor per worker, added in the order of this comm's own reductions."""
+        remaining = iter(parts)
+        total = next(remaining).clone()
+        for part in remaining:
             total += part
         return total
 
 
 def stack_of(t: Tensor, size: int) -> Tensor:
-    """Make room for one `t` per rank."""
+    """Return an uninitialised tensor with room for `size` tensors like `t`."""
     return torch.empty((size, *t.shape), dtype=t.dtype, device=t.device)

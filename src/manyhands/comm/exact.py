@@ -4,27 +4,30 @@ A batch is cut into `lanes` (a power of two); the lanes' gradients are the leave
 Each rank owns one whole subtree and sums it by itself; here the subtrees are joined in the tree's order.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from typing import final
 
+import torch
 from torch import Tensor
 
 from manyhands.comm.base import ANY, Comm
 
+CHUNK_BYTES = 4 << 20
+"""Bytes of a tensor that are gathered from all ranks at once; whole gradients of many ranks may not fit into memory."""
+
 
 def subtrees(lanes: int, size: int) -> list[tuple[int, int]]:
     """Cut the tree of `lanes` leaves into `size` subtrees, as even as can be: (first lane, last lane + 1) each."""
-    parts = [(0, lanes)]
-    while len(parts) < size:
-        widest = max(parts, key=lambda p: p[1] - p[0])
-        at = parts.index(widest)
-        middle = sum(widest) // 2
-        parts[at : at + 1] = [(widest[0], middle), (middle, widest[1])]
-    return parts
+    spans = [(0, lanes)]
+    while len(spans) < size:
+        start, stop = widest = max(spans, key=lambda span: span[1] - span[0])
+        middle, at = (start + stop) // 2, spans.index(widest)
+        spans[at : at + 1] = [(start, middle), (middle, stop)]
+    return spans
 
 
 def join(parts: list[Tensor], spans: list[tuple[int, int]]) -> Tensor:
-    """Add up one tensor per subtree in the order of the tree."""
+    """Return the sum of one tensor per subtree, added in the order of the tree."""
     if len(parts) == 1:
         return parts[0]
     middle = (spans[0][0] + spans[-1][1]) // 2
@@ -44,48 +47,27 @@ class ExactComm(Comm):
         self._spans = subtrees(lanes, workers or inner.size)
 
     def all_reduce_(self, t: Tensor) -> None:
-        """Join on every rank."""
         if self.size > 1:
-            t.copy_(join(list(self.inner.all_gather(t)), self._spans))
-
-    def begin_all_reduce_(self, t: Tensor) -> Callable[[], None]:
-        """Join when the end is asked for."""
-        return lambda: self.all_reduce_(t)
-
-    def reduce_(self, t: Tensor, root: int = 0) -> None:
-        """Join on every rank; the root needs it, the others may have it."""
-        self.all_reduce_(t)
-
-    def reduce_scatter(self, t: Tensor) -> Tensor:
-        """Join on every rank and keep the own row."""
-        t = t.clone()
-        self.all_reduce_(t)
-        return t[self.rank]
+            for chunk in torch.split(t.view(-1), CHUNK_BYTES // t.element_size()):
+                chunk.copy_(join(list(self.inner.all_gather(chunk)), self._spans))
 
     def broadcast_(self, t: Tensor, root: int = 0) -> None:
-        """Pass on."""
         self.inner.broadcast_(t, root)
 
     def all_gather(self, t: Tensor) -> Tensor:
-        """Pass on."""
         return self.inner.all_gather(t)
 
     def send(self, t: Tensor, to: int, tag: int = 0) -> None:
-        """Pass on."""
         self.inner.send(t, to, tag)
 
     def recv(self, t: Tensor, source: int = ANY, tag: int = 0) -> int:
-        """Pass on."""
         return self.inner.recv(t, source, tag)
 
     def barrier(self) -> None:
-        """Pass on."""
         self.inner.barrier()
 
     def split(self, color: int) -> Comm:
-        """Pass on."""
         return self.inner.split(color)
 
-    def add(self, parts: Sequence[Tensor]) -> Tensor:
-        """Join one tensor per worker."""
+    def add(self, parts: Iterable[Tensor]) -> Tensor:
         return join(list(parts), self._spans)

@@ -1,4 +1,4 @@
-"""Tensors that hold no memory, for ranks that are not there: what is done to them is not done, but takes its time."""
+"""Tensors without memory, for virtual ranks: operations on them compute nothing, but advance the rank's clock."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 HEAD = 16
-"""Values at the beginning that are kept where a strategy may read them: messages begin with what they are."""
+"""How many values at the beginning are really kept, where a strategy reads the header of a message."""
 
 Charge = Callable[[int], None]
-"""Lets the rank's clock run for the time that it takes to go through so many bytes."""
+"""Advances the rank's clock by the time that it takes to read or write this number of bytes."""
 
 
 @final
 class Hollow(Tensor):
-    """A tensor of which only shape and type are known; whatever goes through its values is charged by their bytes."""
+    """A tensor with a shape and a type but no values; operations on it are charged by the bytes they would touch."""
 
     # Looked up in every call; as attributes of this class they do not go through `__torch_function__`.
     is_meta = True
@@ -29,35 +29,35 @@ class Hollow(Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Find out what a call gives and how many bytes it goes through; leave out the work."""
-        name, own = func.__name__, _first(args)
-        if name == "__getitem__" and own.head is not None and _in_head(own, args[1]):
-            return own.head[args[1]]
+        """Return a result of the right shape, and charge the call."""
+        name, tensor = func.__name__, _first(args)
+        if name == "__getitem__" and tensor.head is not None and _in_head(tensor, args[1]):
+            return tensor.head[args[1]]
         if name == "__setitem__":
-            _set_item(own, args[1], args[2])
+            _set_item(tensor, args[1], args[2])
             return None
         if name.endswith("_") and not name.endswith("__"):
-            own.charge(own.nbytes)
+            tensor.charge(tensor.nbytes)
             return args[0]
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **(kwargs or {}))
-        return _wrapped(result, own, name)
+        return _wrapped(result, tensor, name)
 
 
 def hollow(shape: Sequence[int], dtype: torch.dtype, charge: Charge) -> Hollow:
-    """Make a tensor of this shape without memory."""
+    """Return a tensor of this shape and type without memory."""
     return _wrap(torch.empty(tuple(shape), dtype=dtype, device="meta"), charge)
 
 
 def copied(t: Tensor) -> Tensor:
-    """Return what a message keeps of a tensor that may change after it was sent."""
+    """Return a copy of the values that a message carries: of a hollow tensor, its head."""
     if not t.is_meta:
         return t.clone()
     return t.head.clone() if isinstance(t, Hollow) and t.head is not None else t
 
 
 def store(into: Tensor, value: Tensor) -> None:
-    """Put a message's or a reduction's values where they belong, as far as anything is kept of them."""
+    """Write the values of a message or a reduction into a tensor; a hollow one keeps its head at most."""
     if not into.is_meta:
         into.copy_(value)
     elif isinstance(into, Hollow) and into.head is not None and not value.is_meta:
@@ -66,45 +66,45 @@ def store(into: Tensor, value: Tensor) -> None:
 
 def _wrap(t: Tensor, charge: Charge, *, with_head: bool = False) -> Hollow:
     with torch._C.DisableTorchFunctionSubclass():
-        made: Hollow = Tensor._make_subclass(Hollow, t)
-        made.nbytes, made.charge = t.nbytes, charge
-        made.head = torch.zeros(min(HEAD, t.numel()), dtype=t.dtype) if with_head and t.dim() == 1 else None
-    return made
+        wrapped: Hollow = Tensor._make_subclass(Hollow, t)
+        wrapped.nbytes, wrapped.charge = t.nbytes, charge
+        wrapped.head = torch.zeros(min(HEAD, t.numel()), dtype=t.dtype) if with_head and t.dim() == 1 else None
+    return wrapped
 
 
-def _wrapped(result: Any, own: Hollow, name: str) -> Any:
-    """Make tensors hollow that a call gave, and charge it unless they are views or still to be filled."""
+def _wrapped(result: Any, source: Hollow, name: str) -> Any:
+    """Return a call's result with all tensors hollow; charge the call unless they are views or uninitialised."""
     if isinstance(result, tuple | list):
-        return type(result)(_wrapped(each, own, name) for each in result)
+        return type(result)(_wrapped(item, source, name) for item in result)
     if not isinstance(result, Tensor):
         return result
     if not (result._is_view() or "empty" in name):
-        own.charge(max(own.nbytes, result.nbytes))
-    return _wrap(result, own.charge, with_head=name == "new_zeros")
+        source.charge(max(source.nbytes, result.nbytes))
+    return _wrap(result, source.charge, with_head=name == "new_zeros")
 
 
-def _set_item(own: Hollow, index: Any, value: Any) -> None:
-    if not _in_head(own, index):
+def _set_item(tensor: Hollow, index: Any, value: Any) -> None:
+    if not _in_head(tensor, index):
         with torch._C.DisableTorchFunctionSubclass():
-            own.charge(own[index].nbytes)
+            tensor.charge(tensor[index].nbytes)
     elif not (isinstance(value, Tensor) and value.is_meta):
-        assert own.head is not None
-        own.head[index] = value
+        assert tensor.head is not None
+        tensor.head[index] = value
 
 
-def _in_head(own: Hollow, index: Any) -> bool:
-    """Tell whether an index names some of the values that are kept."""
-    if own.head is None:
+def _in_head(tensor: Hollow, index: Any) -> bool:
+    """Return whether all values at `index` are among those that are kept."""
+    if tensor.head is None:
         return False
-    last = index.stop if isinstance(index, slice) else index + 1 if isinstance(index, int) else None
-    return last is not None and 0 < last <= len(own.head)
+    stop = index.stop if isinstance(index, slice) else index + 1 if isinstance(index, int) else None
+    return stop is not None and 0 < stop <= len(tensor.head)
 
 
 def _first(args: Sequence[Any]) -> Hollow:
     """Return the first hollow tensor among a call's arguments, which may be lists of tensors."""
-    for each in args:
-        if isinstance(each, Hollow):
-            return each
-        if isinstance(each, tuple | list) and any(isinstance(one, Hollow) for one in each):
-            return _first(each)
-    raise AssertionError("torch asks only where one of the arguments is hollow")
+    for arg in args:
+        if isinstance(arg, Hollow):
+            return arg
+        if isinstance(arg, tuple | list) and any(isinstance(item, Hollow) for item in arg):
+            return _first(arg)
+    raise AssertionError("torch calls this only where an argument is hollow")

@@ -1,6 +1,5 @@
 """Threads inside MPI processes: every exchange goes threads → process → all, and back."""
 
-from collections.abc import Callable
 from typing import final
 
 import torch
@@ -12,7 +11,7 @@ from manyhands.comm.threads import ThreadComm
 
 @final
 class HybridComm(Comm):
-    """Rank `process × threads + thread`; only the first thread of a process uses `outer` for collectives."""
+    """Rank `process × threads + thread`; only the first thread of a process makes the collective calls of `outer`."""
 
     features = frozenset({"p2p"})
 
@@ -23,18 +22,12 @@ class HybridComm(Comm):
         self.size = outer.size * inner.size
 
     def all_reduce_(self, t: Tensor) -> None:
-        """Reduce within the process, all-reduce between processes, hand the sum to the threads."""
         self._inner.reduce_(t)
         if self._leads:
             self._outer.all_reduce_(t)
         self._inner.broadcast_(t)
 
-    def begin_all_reduce_(self, t: Tensor) -> Callable[[], None]:
-        """Sum when the end is asked for."""
-        return lambda: self.all_reduce_(t)
-
     def reduce_(self, t: Tensor, root: int = 0) -> None:
-        """Reduce to the root's process, then hand the sum to the root's thread."""
         process, thread = divmod(root, self._inner.size)
         self._inner.reduce_(t)
         if self._leads:
@@ -43,7 +36,7 @@ class HybridComm(Comm):
             self._inner.broadcast_(t)
 
     def broadcast_(self, t: Tensor, root: int = 0) -> None:
-        """Bring the root's tensor to its first thread, to all processes, to all threads."""
+        """Copy from the root to the first thread of its process, from there to all processes, then to all threads."""
         process, thread = divmod(root, self._inner.size)
         if self._outer.rank == process and thread != 0:
             self._inner.broadcast_(t, thread)
@@ -52,14 +45,13 @@ class HybridComm(Comm):
         self._inner.broadcast_(t)
 
     def all_gather(self, t: Tensor) -> Tensor:
-        """Stack the threads' tensors, then the processes' stacks."""
-        own = self._inner.all_gather(t)
-        stacked = self._outer.all_gather(own) if self._leads else stack_of(own, self._outer.size)
+        of_threads = self._inner.all_gather(t)
+        stacked = self._outer.all_gather(of_threads) if self._leads else stack_of(of_threads, self._outer.size)
         self._inner.broadcast_(stacked)
         return stacked.flatten(0, 1)
 
     def reduce_scatter(self, t: Tensor) -> Tensor:
-        """Sum within the process, scatter a block of rows to each process, a row to each thread."""
+        """Sum within the process, then scatter a block of rows to each process and one row to each thread."""
         t = t.clone()
         self._inner.reduce_(t)
         blocks = t.view(self._outer.size, self._inner.size, *t.shape[1:])
@@ -68,7 +60,7 @@ class HybridComm(Comm):
         return block[self._inner.rank].clone()
 
     def send(self, t: Tensor, to: int, tag: int = 0) -> None:
-        """Send within the process through memory, between processes with the two threads in the tag."""
+        """Send through memory within the process, and between processes with both threads' numbers in the tag."""
         process, thread = divmod(to, self._inner.size)
         if process == self._outer.rank:
             self._inner.send(t, thread, tag)
@@ -76,7 +68,7 @@ class HybridComm(Comm):
             self._outer.send(t, process, self._wire_tag(tag, self._inner.rank, thread))
 
     def recv(self, t: Tensor, source: int = ANY, tag: int = 0) -> int:
-        """Receive from a named rank; waiting for any rank would need two waits at once."""
+        """Receive from the named rank; to wait for any rank would need two waits at once."""
         assert source != ANY, "the hybrid comm has no 'any-source'"
         process, thread = divmod(source, self._inner.size)
         if process == self._outer.rank:
@@ -86,14 +78,12 @@ class HybridComm(Comm):
         return source
 
     def barrier(self) -> None:
-        """Wait for the threads, then the processes, then let the threads go."""
         self._inner.barrier()
         if self._leads:
             self._outer.barrier()
         self._inner.barrier()
 
     def split(self, color: int) -> Comm:
-        """Refuse: a group of some threads of some processes is not a hybrid."""
         raise AssertionError("the hybrid comm has no 'split'")
 
     def _wire_tag(self, tag: int, sender: int, receiver: int) -> int:

@@ -12,11 +12,11 @@ from manyhands.comm.base import ANY, Comm, stack_of
 from manyhands.errors import check
 
 SETTLE_S = 1.0
-"""How long messages that were sent may take to arrive after all ranks have met for the last time."""
+"""How long messages may still take to arrive after the last barrier of all ranks."""
 
 
 def world() -> "MPIComm":
-    """Return the comm of all ranks that mpiexec started; MPI is initialised here and nowhere else."""
+    """Return the comm of all ranks that mpiexec started; this initialises MPI."""
     from mpi4py import MPI
 
     return MPIComm(MPI.COMM_WORLD)
@@ -26,7 +26,7 @@ def world() -> "MPIComm":
 class MPIComm(Comm):
     """One thread's end of an MPI communicator; tensors on a GPU travel through host memory.
 
-    A request under way, and the buffer it reads, belong to the thread that made it: no other may test or drop them.
+    A pending request and its buffer belong to the thread that made the request: no other may test or drop them.
     """
 
     features = frozenset({"p2p", "any-source", "split", "servers"})
@@ -44,25 +44,24 @@ class MPIComm(Comm):
     def for_threads(self, count: int) -> "list[MPIComm]":
         """Return an end of this communicator for each of `count` threads that call MPI at the same time.
 
-        They are kept for as long as this one: a message may still be under way when its thread has ended.
+        The ends are kept as long as this comm: a message may still be under way when its thread has ended.
         """
         allowed = self._mpi.Query_thread() >= self._mpi.THREAD_MULTIPLE
         check(
             count == 1 or allowed,
-            "engine hybrid needs an MPI library whose threads may all call it (MPI_THREAD_MULTIPLE), and this one's "
-            "may not; use --engine mpi",
+            "engine hybrid needs an MPI library that all threads may call (MPI_THREAD_MULTIPLE), and this one does not "
+            "allow it; use --engine mpi",
         )
         self._ends += [MPIComm(self._comm) for _ in range(count)]
         return self._ends[-count:]
 
     def all_reduce_(self, t: Tensor) -> None:
-        """Sum in place with MPI_Allreduce."""
         host = t.cpu()
         self._comm.Allreduce(self._mpi.IN_PLACE, host.numpy())
         _back(host, t)
 
     def begin_all_reduce_(self, t: Tensor) -> Callable[[], None]:
-        """Begin with MPI_Iallreduce; MPI moves on only inside its calls, so those begun before are prodded."""
+        """Begin with MPI_Iallreduce; earlier requests are tested, since MPI makes progress only inside its calls."""
         host = t.cpu()
         request = self._comm.Iallreduce(self._mpi.IN_PLACE, host.numpy())
         self._begun = [r for r in (*self._begun, request) if not r.Test()]
@@ -74,7 +73,6 @@ class MPIComm(Comm):
         return end
 
     def reduce_(self, t: Tensor, root: int = 0) -> None:
-        """Sum at the root with MPI_Reduce."""
         host = t.cpu()
         if self.rank == root:
             self._comm.Reduce(self._mpi.IN_PLACE, host.numpy(), root=root)
@@ -83,28 +81,25 @@ class MPIComm(Comm):
             self._comm.Reduce(host.numpy(), None, root=root)
 
     def broadcast_(self, t: Tensor, root: int = 0) -> None:
-        """Copy the root's tensor with MPI_Bcast."""
         host = t.cpu()
         self._comm.Bcast(host.numpy(), root=root)
         if self.rank != root:
             _back(host, t)
 
     def all_gather(self, t: Tensor) -> Tensor:
-        """Stack everybody's tensor with MPI_Allgather."""
         host = t.cpu()
         stacked = stack_of(host, self.size)
         self._comm.Allgather(host.numpy(), stacked.numpy())
         return stacked.to(t.device)
 
     def reduce_scatter(self, t: Tensor) -> Tensor:
-        """Sum and cut with MPI_Reduce_scatter_block."""
         host = t.cpu()
         row = torch.empty_like(host[0])
         self._comm.Reduce_scatter_block(host.numpy(), row.numpy())
         return row.to(t.device)
 
     def send(self, t: Tensor, to: int, tag: int = 0) -> None:
-        """Send a copy with MPI_Isend, since MPI_Send may wait for the receiver; one to oneself is kept here."""
+        """Send a copy with MPI_Isend, since MPI_Send may wait for the receiver; a message to this rank is kept here."""
         if to == self.rank:
             self._own_mail[tag].append(t.clone())
             return
@@ -113,7 +108,6 @@ class MPIComm(Comm):
         self._sent = [(r, m) for r, m in (*self._sent, (request, message)) if not r.Test()]
 
     def recv(self, t: Tensor, source: int = ANY, tag: int = 0) -> int:
-        """Receive with MPI_Recv."""
         if source in (ANY, self.rank) and self._own_mail[tag]:
             t.copy_(self._own_mail[tag].popleft())
             return self.rank
@@ -123,19 +117,17 @@ class MPIComm(Comm):
         return int(status.Get_source())
 
     def barrier(self) -> None:
-        """Wait in MPI_Barrier."""
         self._comm.Barrier()
 
     def split(self, color: int) -> "MPIComm":
-        """Cut with MPI_Comm_split."""
         return MPIComm(self._comm.Split(color, self.rank))
 
     def settle(self) -> None:
-        """Wait for all ranks, and let go of the messages that have arrived; MPI complains of those at its end."""
+        """Wait for all ranks, and free the requests of messages that arrived: MPI warns of pending ones at its end."""
         self._comm.Barrier()
         give_up = time.monotonic() + SETTLE_S
         for end in (self, *self._ends):
-            while end._sent and time.monotonic() < give_up:  # what nobody takes is nobody's loss
+            while end._sent and time.monotonic() < give_up:  # a message that no rank receives is dropped
                 end._sent = [(r, m) for r, m in end._sent if not r.Test()]
 
     def abort(self, status: int) -> None:

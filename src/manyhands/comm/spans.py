@@ -1,4 +1,4 @@
-"""A timeline of some steps: what a rank did from when to when."""
+"""A timeline of some steps: the computations and calls of each rank, with their start and end."""
 
 import json
 from collections.abc import Sequence
@@ -6,11 +6,11 @@ from typing import NamedTuple, final
 
 
 class Span(NamedTuple):
-    """One thing that a rank did; seconds of its own clock."""
+    """One computation or call of a rank; its times are those of the rank's clock."""
 
     name: str
     kind: str
-    """What it counts as: compute, update or comm."""
+    """One of compute, update and comm."""
     start_s: float
     end_s: float
     step: int
@@ -18,30 +18,30 @@ class Span(NamedTuple):
 
 @final
 class Spans:
-    """Keeps the spans of the steps that were asked for, and costs next to nothing in the others."""
+    """Records the spans of `num_steps` steps, and costs next to nothing in all others."""
 
     def __init__(self, num_steps: int = 0) -> None:
         self.num_steps, self._steps, self._step = num_steps, range(0), -1
         self.kept: list[Span] = []
         self.zero_s = 0.0
-        """This rank's clock at a moment that was the same for all."""
+        """This rank's clock at a barrier of all ranks."""
 
     def open(self, first: int) -> None:
-        """Ask for the steps from this one on."""
+        """Record from step `first` on."""
         self._steps = range(first, first + self.num_steps)
 
     def at(self, step: int) -> None:
-        """Note that this step has begun."""
+        """Set the number of the current step."""
         self._step = step
 
     def add(self, name: str, kind: str, start_s: float, end_s: float) -> None:
-        """Keep a span, if it is of a step that was asked for."""
+        """Keep a span, if the current step is recorded."""
         if self._step in self._steps:
             self.kept.append(Span(name, kind, start_s, end_s, self._step))
 
 
 class RankSpans(NamedTuple):
-    """The spans of one rank, and how to name it."""
+    """The spans of one rank, and what the timeline says about it."""
 
     rank: int
     role: str
@@ -51,13 +51,11 @@ class RankSpans(NamedTuple):
 
 
 def chrome_trace(ranks: Sequence[RankSpans]) -> str:
-    """Write the timeline in the format that Perfetto and Chrome's tracing page open: a process for each rank."""
-    if not ranks:
-        return json.dumps({"traceEvents": []})
-    first, events = ranks[0], []
+    """Return the timeline in the JSON format of Perfetto and Chrome's tracing page, with one process per rank."""
+    events = []
     for r in ranks:
-        # Ranks of one host have one clock; others only the moment that they passed together.
-        zero_s = first.zero_s if r.host == first.host else r.zero_s
+        # Ranks of one host share a clock; clocks of different hosts are aligned at the barrier.
+        zero_s = ranks[0].zero_s if r.host == ranks[0].host else r.zero_s
         where = {"pid": r.rank, "tid": 0}
         name = {"name": f"rank {r.rank} ({r.role}, {r.host})"}
         events.append({"name": "process_name", "ph": "M", **where, "args": name})

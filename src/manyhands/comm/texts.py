@@ -1,4 +1,4 @@
-"""Exchange texts, which have another length on every rank."""
+"""Exchange texts, whose length may differ from rank to rank."""
 
 import torch
 
@@ -6,7 +6,7 @@ from manyhands.comm.base import Comm
 
 
 def gather_texts(comm: Comm, text: str) -> list[str]:
-    """Return every rank's text, of whatever length."""
+    """Return every rank's text, in rank order."""
     raw = torch.tensor(list(text.encode()), dtype=torch.uint8)
     lengths = comm.all_gather(torch.tensor([len(raw)])).flatten().tolist()
     padded = torch.zeros(max(lengths), dtype=torch.uint8)

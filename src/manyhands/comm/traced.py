@@ -1,6 +1,6 @@
 """Measure by wrapping: bytes, messages and seconds of every call, for any strategy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import final
 
 import torch
@@ -12,10 +12,10 @@ from manyhands.comm.spans import Spans
 
 @final
 class TracedComm(Comm):
-    """Count what passes through to `inner`.
+    """Count the bytes and messages that this rank sends through `inner`, and the seconds of each call.
 
-    Bytes are those that must leave this rank in an algorithm that sends the least: an all-reduce of n bytes
-    among p ranks counts 2 (p-1)/p n on each rank. A message is one call, but for `recv`: its sender has counted it.
+    Bytes are those that an algorithm with the least traffic must send: an all-reduce of n bytes among p ranks counts
+    2 (p-1)/p n on each rank. Every call but `recv`, whose sender has counted it, is one message.
     """
 
     def __init__(self, inner: Comm, spans: Spans | None = None) -> None:
@@ -23,87 +23,75 @@ class TracedComm(Comm):
         self.spans = spans or Spans()
         self.rank, self.size, self.features = inner.rank, inner.size, inner.features
         self.clock = inner.clock
-        self.bytes_sent = 0
-        self.messages = 0
-        self.collective_s: list[float] = []
-        """Seconds of each collective call; the n-th entry is the same call on every rank."""
-        self.p2p_s = 0.0
+        self.forget()
 
     def forget(self) -> None:
-        """Start counting anew."""
+        """Set all counts and times to zero."""
         self.bytes_sent = self.messages = 0
-        self.collective_s.clear()
+        self.collective_s: list[float] = []
+        """Seconds of each collective call; entry n is the same call on every rank."""
         self.p2p_s = 0.0
 
     def all_reduce_(self, t: Tensor) -> None:
-        """Pass on."""
         start = self._begin(t, 2 * t.nbytes * (self.size - 1) // self.size)
         self.inner.all_reduce_(t)
-        self._end_collective("all-reduce", start)
+        self.collective_s.append(self._end("all-reduce", start))
 
     def begin_all_reduce_(self, t: Tensor) -> Callable[[], None]:
-        """Pass on; only what is waited for at the end counts, since the caller computes until then."""
+        """Time only the wait at the end, since the caller computes until then."""
         self._begin(t, 2 * t.nbytes * (self.size - 1) // self.size)
         end = self.inner.begin_all_reduce_(t)
 
         def end_and_note() -> None:
             start = self.clock()
             end()
-            self._end_collective("all-reduce (end)", start)
+            self.collective_s.append(self._end("all-reduce (end)", start))
 
         return end_and_note
 
     def reduce_(self, t: Tensor, root: int = 0) -> None:
-        """Pass on."""
         start = self._begin(t, 0 if self.rank == root else t.nbytes)
         self.inner.reduce_(t, root)
-        self._end_collective("reduce", start)
+        self.collective_s.append(self._end("reduce", start))
 
     def broadcast_(self, t: Tensor, root: int = 0) -> None:
-        """Pass on."""
         start = self._begin(t, t.nbytes * (self.size - 1) if self.rank == root else 0)
         self.inner.broadcast_(t, root)
-        self._end_collective("broadcast", start)
+        self.collective_s.append(self._end("broadcast", start))
 
     def all_gather(self, t: Tensor) -> Tensor:
-        """Pass on."""
         start = self._begin(t, t.nbytes * (self.size - 1))
         stacked = self.inner.all_gather(t)
-        self._end_collective("all-gather", start)
+        self.collective_s.append(self._end("all-gather", start))
         return stacked
 
     def reduce_scatter(self, t: Tensor) -> Tensor:
-        """Pass on."""
         start = self._begin(t, t.nbytes * (self.size - 1) // self.size)
         row = self.inner.reduce_scatter(t)
-        self._end_collective("reduce-scatter", start)
+        self.collective_s.append(self._end("reduce-scatter", start))
         return row
 
     def send(self, t: Tensor, to: int, tag: int = 0) -> None:
-        """Pass on."""
         start = self._begin(t, t.nbytes)
         self.inner.send(t, to, tag)
-        self._end_p2p("send", start)
+        self.p2p_s += self._end("send", start)
 
     def recv(self, t: Tensor, source: int = ANY, tag: int = 0) -> int:
-        """Pass on."""
         start = self.clock()
         sender = self.inner.recv(t, source, tag)
-        self._end_p2p("recv", start)
+        self.p2p_s += self._end("recv", start)
         return sender
 
     def barrier(self) -> None:
-        """Pass on."""
         start = self.clock()
         self.inner.barrier()
-        self._end_collective("barrier", start)
+        self.collective_s.append(self._end("barrier", start))
 
     def split(self, color: int) -> Comm:
-        """Pass on; the part is not traced."""
+        """Return a part of `inner`, which is not traced."""
         return self.inner.split(color)
 
-    def add(self, parts: Sequence[Tensor]) -> Tensor:
-        """Pass on."""
+    def add(self, parts: Iterable[Tensor]) -> Tensor:
         return self.inner.add(parts)
 
     def _begin(self, t: Tensor, num_bytes: int) -> float:
@@ -114,12 +102,8 @@ class TracedComm(Comm):
                 torch.cuda.synchronize(t.device)
         return self.clock()
 
-    def _end_collective(self, name: str, start: float) -> None:
+    def _end(self, name: str, start: float) -> float:
+        """Record the span of a call that began at `start`; return its seconds."""
         now = self.clock()
-        self.collective_s.append(now - start)
         self.spans.add(name, "comm", start, now)
-
-    def _end_p2p(self, name: str, start: float) -> None:
-        now = self.clock()
-        self.p2p_s += now - start
-        self.spans.add(name, "comm", start, now)
+        return now - start

@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, final
 
 from manyhands.comm import Comm
-from manyhands.comm.threads import GroupAborted
+from manyhands.comm.barrier import GroupAborted
 from manyhands.errors import ManyhandsError, Stopped
 from manyhands.launch.base import Observer, Worker, failure
 from manyhands.launch.guard.state import own_state

@@ -13,65 +13,65 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Batch(NamedTuple):
-    """Some rows of a global batch."""
+    """Consecutive rows of a global batch."""
 
     x: Tensor
     y: Tensor
     first: int = 0
     """Position of the first row in the global batch: random layers draw by position."""
     key: int = 0
-    """What random layers draw from, besides the position: a number made of the seed and the step."""
+    """Hash of the seed and the step, from which random layers draw."""
 
 
 class Replica(ABC):
     """One copy of the network.
 
-    `params` starts with the trainable weights and ends with the running statistics that a forward pass moves
-    (BatchNorm); `grads` has the gradients and the moves at the same places. So whatever exchanges gradients or
-    weights keeps the statistics equal too.
+    `params` starts with the trainable weights and ends with the running statistics that a forward pass changes
+    (BatchNorm); `grads` has the gradients and the statistics' changes at the same places. So a strategy that exchanges
+    gradients or weights keeps the statistics equal too.
     """
 
     params: Tensor
     grads: Tensor
     spans: dict[str, tuple[int, int]]
-    """Where each weight and each moving statistic lies in `params`, by its name in the network."""
+    """Start and stop of each weight and each running statistic in `params`, by its name in the network."""
     module: nn.Module
     update: Update
     announces: bool = True
-    """Whether `forward_backward` tells what is final: not where its gradients are only a part of the sum."""
+    """Whether `forward_backward` calls the `on_grad_ready` functions: not if its gradients are only part of a sum."""
 
     @abstractmethod
     def forward_backward(self, batch: Batch, weight: float) -> Tensor:
         """Put `weight` times the gradient of the batch's mean loss into `grads`; return `weight` times the loss."""
 
-    @abstractmethod
     def apply(self) -> None:
-        """Let the optimiser change `params` by `grads`."""
+        """Make one step of the optimiser, from `grads`."""
+        self.update.apply()
 
     @abstractmethod
     def on_grad_ready(self, fn: Callable[[int, int], None]) -> None:
-        """Call `fn(start, stop)` during `forward_backward`, whenever that part of its `grads` is final.
+        """Call `fn(start, stop)` during `forward_backward`, as soon as that span of `grads` is final.
 
-        What was not named when it returns, such as everything for an empty batch, is final then.
+        Spans that were not announced, such as all of them for an empty batch, are final when it returns.
         """
 
     def refresh(self) -> None:  # noqa: B027
-        """Bring what the network keeps beside `params` to what they say, after they came from elsewhere."""
+        """Update the network's buffers that are not views of `params`, after `params` were overwritten."""
 
     def shapes(self) -> list[tuple[int, ...]]:
-        """Return the shapes of the trainable weights in the order in which they lie in `params`."""
+        """Return the shapes of the trainable weights, in their order in `params`."""
         return [tuple(p.shape) for p in self.module.parameters() if p.requires_grad]
 
 
 Piece = tuple[Batch, float]
-"""Some rows, and their share in the mean over the global batch."""
+"""Some rows, and their weight in the mean over the global batch."""
 
 
 def sum_of_lanes(replica: Replica, lanes: Sequence[Iterable[Piece]], *, alone: bool = True) -> Tensor:
     """Leave in `grads` the sum over all pieces of all lanes; return the sum of their losses.
 
     A lane's pieces are added in order, the lanes in a balanced binary tree. The tree makes the sum independent of
-    which rank computes which lanes, as long as each owns a whole subtree (see `comm.exact`).
+    which rank computes which lanes, as long as each rank owns a whole subtree (see `comm.exact`).
     """
     if len(lanes) == 1:
         return _sum_of_pieces(replica, lanes[0], alone=alone)
@@ -84,15 +84,15 @@ def sum_of_lanes(replica: Replica, lanes: Sequence[Iterable[Piece]], *, alone: b
 
 
 def _sum_of_pieces(replica: Replica, pieces: Iterable[Piece], *, alone: bool) -> Tensor:
-    following = iter(pieces)
-    batch, weight = next(following)  # a lane has at least one piece, which may be empty
-    piece = next(following, None)
+    remaining = iter(pieces)
+    first = next(remaining)  # a lane has at least one piece, which may be empty
+    piece = next(remaining, None)
     replica.announces = alone and piece is None
-    loss, total = replica.forward_backward(batch, weight), None
+    loss, total = replica.forward_backward(*first), None
     while piece is not None:
         total = replica.grads.clone() if total is None else total.add_(replica.grads)
         loss = loss + replica.forward_backward(*piece)
-        piece = next(following, None)
+        piece = next(remaining, None)
     if total is not None:
         replica.grads.add_(total)
     return loss

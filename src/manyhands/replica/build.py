@@ -1,7 +1,5 @@
 """Choose and make the replica that fits a network."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
@@ -14,18 +12,13 @@ from manyhands.replica.traits import traits_of
 from manyhands.replica.update import OptimizerFactory
 
 
-def cross_entropy(out: Tensor, y: Tensor) -> Tensor:
-    """Softmax cross-entropy, mean over the rows."""
-    return nn.functional.cross_entropy(out, y)
-
-
 def sigmoid_cross_entropy(out: Tensor, y: Tensor) -> Tensor:
-    """Sigmoid cross-entropy against one-hot targets, summed over the outputs, mean over the rows."""
+    """Return the sigmoid cross-entropy against one-hot targets: summed over the outputs, mean over the rows."""
     target = nn.functional.one_hot(y, out.shape[1]).to(out.dtype)
     return nn.functional.binary_cross_entropy_with_logits(out, target, reduction="sum") / out.shape[0]
 
 
-LOSSES: dict[str, Loss] = {CROSS_ENTROPY: cross_entropy, SIGMOID_ENTROPY: sigmoid_cross_entropy}
+LOSSES: dict[str, Loss] = {CROSS_ENTROPY: nn.functional.cross_entropy, SIGMOID_ENTROPY: sigmoid_cross_entropy}
 
 
 def build(
@@ -38,9 +31,9 @@ def build(
     dtype: torch.dtype,
     fuse: bool = True,
 ) -> Replica:
-    """Take over the module's weights and wrap it in the fastest replica that can hold it.
+    """Return the fastest replica that can hold the module, which takes over its weights.
 
-    `sample` is a small batch, to find out what a forward pass moves and draws.
+    `sample` is a small batch for a trial forward pass, which shows what else the network does (`traits`).
     """
     module = module.to(device=device, dtype=dtype).train()
     draws = Draws()
@@ -50,6 +43,5 @@ def build(
     traits = traits_of(module, sample)
     if any(isinstance(m, nn.Conv2d) for m in module.modules()):
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    function: Callable[[Tensor, Tensor], Tensor] = LOSSES[loss] if isinstance(loss, str) else loss
-    layout = lay_out(module, traits.moving)
-    return FlatReplica(module, layout, function, optimizer, draws, traits.global_random)
+    function = LOSSES[loss] if isinstance(loss, str) else loss
+    return FlatReplica(module, lay_out(module, traits.moving), function, optimizer, draws, traits.global_random)

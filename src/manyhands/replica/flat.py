@@ -1,6 +1,6 @@
 """The general replica: any `nn.Module`, by autograd into flat gradients."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import final
 
@@ -18,24 +18,16 @@ class FlatReplica(Replica):
     """Autograd over views into flat tensors: one zeroing, one all-reduce, one optimiser call per step."""
 
     def __init__(
-        self,
-        module: nn.Module,
-        layout: Layout,
-        loss: Loss,
-        optimizer: OptimizerFactory,
-        draws: Draws,
-        reseed: bool,
+        self, module: nn.Module, layout: Layout, loss: Loss, optimizer: OptimizerFactory, draws: Draws, reseed: bool
     ) -> None:
         self.module, self._layout, self._loss, self._draws, self._reseed = module, layout, loss, draws, reseed
         self.params, self.grads, self.spans = layout.params, layout.grads, layout.spans
         n = layout.num_weights
-        self._statistics, self._moves = self.params[n:], self.grads[n:]
-        self._buffers = list(_places(module, layout))
+        self._statistics, self._changes = self.params[n:], self.grads[n:]
         self.update = Update(self.params, self.grads, n, optimizer)
         self._ready: list[Callable[[int, int], None]] = []
 
     def forward_backward(self, batch: Batch, weight: float) -> Tensor:
-        """Run forward and backward; an empty batch leaves zeros."""
         self.grads.zero_()
         rows = batch.x.shape[0]
         if rows == 0:
@@ -43,61 +35,45 @@ class FlatReplica(Replica):
         self._draws.at(batch.key, batch.first, rows)
         if self._reseed:
             seed_generators(batch.key ^ batch.first)
-        self._write_counters()
+        self.refresh()
         before = self._statistics.clone() if self._statistics.numel() else None
         loss = self._loss(self.module(batch.x), batch.y) * weight
         loss.backward()  # type: ignore[no-untyped-call]
         if before is not None:
-            self._take_moves(before, weight)
+            self._take_changes(before, weight)
             for fn in self._ready if self.announces else ():
                 fn(self._layout.num_weights, self.grads.numel())
         return loss.detach()
 
-    def apply(self) -> None:
-        """Step the optimiser over the weights, and add the moves to the statistics."""
-        self.update.apply()
-
     def refresh(self) -> None:
-        """Write the whole-number buffers."""
-        self._write_counters()
+        """Set the whole-number buffers from `params`."""
+        for name, (start, stop) in self._layout.counters.items():
+            counter = self.module.get_buffer(name)
+            counter.copy_(self.params[start:stop].round().view(counter.shape))
 
     def on_grad_ready(self, fn: Callable[[int, int], None]) -> None:
-        """Hook every weight's gradient accumulation; the moves of the statistics are final after backward."""
+        """Hook every weight's gradient accumulation; the changes of the statistics are final after backward."""
         self._ready.append(fn)
         for name, p in self.module.named_parameters():
-            if name in self._layout.spans:
-                hook = partial(self._announce, fn, self._layout.spans[name])
+            if name in self.spans:
+                hook = partial(self._announce, fn, self.spans[name])
                 p.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
     def _announce(self, fn: Callable[[int, int], None], span: tuple[int, int], _: Tensor) -> None:
         if self.announces:
             fn(*span)
 
-    def _take_moves(self, before: Tensor, weight: float) -> None:
-        """Turn what the forward pass did to the statistics into moves, and take it back until `apply`."""
+    def _take_changes(self, before: Tensor, weight: float) -> None:
+        """Move into `grads` what the forward pass changed in the statistics, and undo it until `apply`."""
         n = self._layout.num_weights
-        for buffers, name, view in self._buffers:
-            now = buffers[name]
+        for layer, name, view in self._layout.views:
+            now = layer._buffers[name]
             if now is not None and now is not view:  # the model assigned a new tensor instead of writing into the old
                 view.copy_(now.detach())
-                buffers[name] = view
+                layer._buffers[name] = view
         for name, (start, stop) in self._layout.counters.items():
             counted = self.module.get_buffer(name).reshape(-1) - before[start - n : stop - n].round()
             self.params[start:stop].add_(counted)
-        torch.sub(self._statistics, before, out=self._moves)
-        self._moves.mul_(weight)
-        self.params[n:].copy_(before)
-
-    def _write_counters(self) -> None:
-        """Bring the whole-number buffers to what `params` says, which may have come from elsewhere."""
-        for name, (start, stop) in self._layout.counters.items():
-            counter = self.module.get_buffer(name)
-            counter.copy_(self.params[start:stop].round().view(counter.shape))
-
-
-def _places(module: nn.Module, layout: Layout) -> Iterator[tuple[dict[str, Tensor | None], str, Tensor]]:
-    """Yield each buffer that is a view of `params`: the dict of its layer that holds it, its name there, and itself."""
-    for name, b in module.named_buffers():
-        if name in layout.spans and name not in layout.counters:
-            owner, _, leaf = name.rpartition(".")
-            yield module.get_submodule(owner)._buffers, leaf, b
+        torch.sub(self._statistics, before, out=self._changes)
+        self._changes.mul_(weight)
+        self._statistics.copy_(before)

@@ -10,18 +10,20 @@ from manyhands.errors import check
 
 @dataclass
 class Layout:
-    """The flat tensors, and where each weight and each moving buffer lies in them."""
+    """The flat tensors, and where each weight and each buffer that a forward pass changes lies in them."""
 
     params: Tensor
     grads: Tensor
     num_weights: int
-    spans: dict[str, tuple[int, int]]
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     counters: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Whole-number buffers (`num_batches_tracked`): kept as copies, since their type is not the weights'."""
+    views: list[tuple[nn.Module, str, Tensor]] = field(default_factory=list)
+    """All other buffers: the layer, the buffer's name there, and its view of `params`."""
 
 
 def lay_out(module: nn.Module, moving: tuple[str, ...]) -> Layout:
-    """Move every weight, and every moving buffer behind them, into flat storage."""
+    """Move every weight, and behind them the buffers named in `moving`, into flat tensors."""
     weights = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
     check(bool(weights), "the model has no trainable parameters")
     buffers = [(n, b) for n, b in module.named_buffers() if n in moving]
@@ -29,7 +31,7 @@ def lay_out(module: nn.Module, moving: tuple[str, ...]) -> Layout:
     num_weights = sum(p.numel() for _, p in weights)
     total = num_weights + sum(b.numel() for _, b in buffers)
     params = torch.zeros(total, dtype=first.dtype, device=first.device)
-    layout = Layout(params, torch.zeros_like(params), num_weights, {})
+    layout = Layout(params, torch.zeros_like(params), num_weights)
     start = 0
     for name, p in weights:
         stop = start + p.numel()
@@ -44,7 +46,10 @@ def lay_out(module: nn.Module, moving: tuple[str, ...]) -> Layout:
         layout.spans[name] = (start, stop)
         params[start:stop].copy_(b.detach().reshape(-1))
         if b.is_floating_point():
-            _set_buffer(module, name, params[start:stop].view(b.shape))
+            parent, _, leaf = name.rpartition(".")
+            layer, view = module.get_submodule(parent), params[start:stop].view(b.shape)
+            layer.register_buffer(leaf, view)
+            layout.views.append((layer, leaf, view))
         else:
             layout.counters[name] = (start, stop)
         start = stop
@@ -52,14 +57,9 @@ def lay_out(module: nn.Module, moving: tuple[str, ...]) -> Layout:
 
 
 def _like(p: Tensor, flat: Tensor) -> Tensor:
-    """View a flat span with the shape and the very strides of `p`.
+    """View a flat span with the shape and the strides of `p`.
 
-    Autograd copies where they differ, and a convolution with one input channel picks its layout by them.
+    Autograd copies where the strides differ, and a convolution with one input channel picks its memory format by them.
     """
     dense = p.is_contiguous() or (p.dim() == 4 and p.is_contiguous(memory_format=torch.channels_last))
     return flat.as_strided(p.shape, p.stride()) if dense else flat.view(p.shape)
-
-
-def _set_buffer(module: nn.Module, name: str, value: Tensor) -> None:
-    owner, _, leaf = name.rpartition(".")
-    module.get_submodule(owner).register_buffer(leaf, value)

@@ -1,4 +1,4 @@
-"""A replica that is not there: a network's size, and a clock that runs while it would compute."""
+"""The replica of a virtual rank: it has a network's shape but no values, and its passes only advance the clock."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from manyhands.replica.update import Update
 
 @dataclass(frozen=True)
 class GradientReady:
-    """When a part of the gradients is final, as a share of the time of forward and backward."""
+    """When a span of the gradients is final, as a fraction of the time of forward and backward."""
 
     share: float
     start: int
@@ -23,42 +23,42 @@ class GradientReady:
 
 @dataclass(frozen=True)
 class Outline:
-    """What a strategy can know of a network without its values."""
+    """A network's size, type and shapes, without its values."""
 
     numel: int
-    """Values in `params`: weights, and running statistics."""
+    """Values in `params`: weights and running statistics."""
     num_weights: int
     dtype: torch.dtype
     shapes: tuple[tuple[int, ...], ...]
     ready: Callable[[], tuple[GradientReady, ...]] = tuple
-    """Tells the parts of the gradients in the order in which they become final; asked only where somebody listens."""
+    """Returns the spans of the gradients in the order in which they become final; called only if a strategy listens."""
 
     @property
     def num_bytes(self) -> int:
-        """Of the weights, which is what is exchanged."""
+        """Bytes of weights and running statistics."""
         return self.numel * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class Paces:
-    """What things take one rank."""
+    """The times of one rank, in seconds; each call of a function draws one."""
 
     compute_s: Callable[[], float]
-    """Draws the forward and backward pass of its next step."""
+    """Forward and backward pass of the next step."""
     update_s: Callable[[float], float]
-    """Draws the optimiser's next step, over this share of the weights."""
+    """The optimiser's next step over this fraction of the weights."""
     loop_s: Callable[[], float] = lambda: 0.0
-    """Draws what a worker does in every step besides."""
+    """All other work of a worker in a step."""
     s_per_byte: float = 0.0
-    """Of going through a tensor, as a strategy does that scales or adds."""
+    """Reading or writing a tensor, as strategies do that scale or add."""
 
 
 @final
 class MetaReplica(Replica):
-    """Holds no memory: what a strategy does with its weights takes time, and gives nothing."""
+    """A replica without memory: operations on its tensors only advance the clock."""
 
     def __init__(self, outline: Outline, advance: Callable[[float], None], paces: Paces) -> None:
-        """Stand for a network; `advance` lets the rank's clock run."""
+        """Stand for the network of `outline`; `advance` moves the rank's clock forward by some seconds."""
         self._outline, self._advance, self._paces = outline, advance, paces
         self.params = hollow((outline.numel,), outline.dtype, self.charge)
         self.grads = hollow((outline.numel,), outline.dtype, self.charge)
@@ -68,7 +68,7 @@ class MetaReplica(Replica):
         self._loss = torch.zeros(())
 
     def forward_backward(self, batch: Batch | None = None, weight: float = 1.0) -> Tensor:
-        """Let the time of a forward and backward pass go by, and tell on the way what is final."""
+        """Advance the clock by a forward and backward pass, and announce each span of gradients at its time."""
         total_s, passed = self._paces.compute_s(), 0.0
         for ready in self._ready:
             self._advance((ready.share - passed) * total_s)
@@ -79,25 +79,22 @@ class MetaReplica(Replica):
         return self._loss
 
     def apply(self) -> None:
-        """Let the time of the optimiser's step go by, over the slice that is held."""
         self._advance(self._paces.update_s((self.update.stop - self.update.start) / self._outline.numel))
         self.update.steps += 1
 
     def on_grad_ready(self, fn: Callable[[int, int], None]) -> None:
-        """Tell it in every pass what is final."""
         self._ready = self._outline.ready()
         self._listeners.append(fn)
 
     def shapes(self) -> list[tuple[int, ...]]:
-        """Return the shapes of the network that this stands for."""
         return list(self._outline.shapes)
 
     def charge(self, num_bytes: int) -> None:
-        """Let the time go by that it takes to go through so many bytes."""
+        """Advance the clock by the time that it takes to read or write `num_bytes` bytes."""
         self._advance(num_bytes * self._paces.s_per_byte)
 
 
 def outline_of(replica: Replica, ready: Callable[[], tuple[GradientReady, ...]] = tuple) -> Outline:
-    """Return what is to be known of a real replica."""
+    """Return the outline of a real replica."""
     params = replica.params
     return Outline(params.numel(), replica.update.num_weights, params.dtype, tuple(replica.shapes()), ready)

@@ -1,6 +1,6 @@
-"""Random layers that draw by position, so that the draw does not depend on who computes the row.
+"""Random layers that draw by position, so that a draw does not depend on which worker computes the row.
 
-Each element's bit is a hash of (seed, step, draw, row of the global batch, place in the row), computed with
+Each element's bits are a hash of (seed, step, draw, row of the global batch, place in the row), computed with
 32-bit integer arithmetic: the same on every worker, thread and device, and with no generator to share.
 """
 
@@ -14,19 +14,18 @@ from torch import Tensor, nn
 
 @final
 class Draws:
-    """Where in the run the forward pass is: the key of the step, and which rows of the global batch."""
+    """The position of a forward pass in the run: the key of the step, and the rows of the global batch."""
 
     def __init__(self) -> None:
-        self.first, self.rows = 0, 1
-        self._key, self._calls = 0, 0
+        self.at(0, 0, 1)
 
     def at(self, key: int, first: int, rows: int) -> None:
-        """Move to rows `first`, ... of the step with this key."""
+        """Move to `rows` rows from `first` on, in the step with this key."""
         self.first, self.rows = first, rows
         self._key, self._calls = key, 0
 
     def next_key(self) -> int:
-        """Return another key for each draw of a forward pass, also where one layer draws twice."""
+        """Return a new key for each draw of a forward pass, also where one layer draws twice."""
         self._calls += 1
         return mix_key(self._key, self._calls)
 
@@ -74,14 +73,13 @@ def _mix_(h: Tensor) -> Tensor:
 
 @final
 class KeyedDropout(nn.Module):
-    """Dropout whose mask depends on the position in the run only; whole channels where `channels` is true."""
+    """Dropout whose mask depends only on the position in the run; it drops whole channels if `channels` is true."""
 
     def __init__(self, p: float, channels: bool, draws: Draws) -> None:
         super().__init__()
         self.p, self.channels, self.draws = p, channels, draws
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop and rescale while training; pass on otherwise."""
         if not self.training or self.p == 0 or x.shape[0] == 0:
             return x
         return x * self._mask(x)
@@ -96,7 +94,6 @@ class KeyedDropout(nn.Module):
         return keep.to(x.dtype).mul_(scale).view(shape)
 
     def extra_repr(self) -> str:
-        """Show the probability."""
         return f"p={self.p}"
 
 
@@ -106,7 +103,7 @@ _CHANNELS: dict[type[nn.Module], bool] = {nn.Dropout: False, nn.Dropout1d: True,
 def key_random_layers(module: nn.Module, draws: Draws) -> None:
     """Replace every dropout layer below `module` by one that draws by position."""
     for parent in list(module.modules()):
-        for name, child in list(parent._modules.items()):  # named_children() would pass over a second place
+        for name, child in list(parent._modules.items()):  # named_children() skips a layer that it has met before
             if child is not None and type(child) in _CHANNELS:
                 keyed = KeyedDropout(child.p, _CHANNELS[type(child)], draws)  # type: ignore[arg-type]
                 setattr(parent, name, keyed.train(child.training))

@@ -3,9 +3,9 @@
 Ten folds of a cross-validation are ten small networks; one batched product keeps the cores busier than ten products
 in turn. The models never mix: each has its own weights, its own rows and its own loss.
 
-The sums of a matrix product depend on where in memory the matrix begins. So each model's part of a tensor begins at
-a multiple of 64 bytes: with one thread, the fused stack gives a model the same bits wherever, and with however many
-others, it is stacked.
+The rounding of a matrix product depends on where in memory the matrix begins. So each model's part of a tensor begins
+at a multiple of 64 bytes: with one thread, the fused stack gives a model the same bits at every place in the stack and
+for every number of models.
 """
 
 import copy
@@ -22,6 +22,7 @@ from manyhands.replica.base import Loss, Replica
 from manyhands.replica.build import LOSSES
 from manyhands.replica.fused import (
     CROSS_ENTROPY,
+    SIGMOID_ENTROPY,
     Buffers,
     FusedLayer,
     FusedReplica,
@@ -35,14 +36,14 @@ from manyhands.replica.traits import traits_of
 from manyhands.replica.update import OptimizerFactory, Update
 
 CACHE_BYTES = 4 << 20
-"""What the weights and gradients of a stack may take on a CPU: more would be fetched from memory in every step."""
+"""Largest size of a stack's weights and gradients on a CPU: more would not stay in the cache between steps."""
 
 
 class Stack(ABC):
     """Some models of one architecture; row i of `params` and `grads` belongs to model i.
 
-    The weights of `modules[i]` are views of `params[i]`. Every model steps in every `apply`, one that had no rows
-    too: a gradient of zeros does nothing in plain SGD, but momentum and Adam go on by what they remember.
+    The weights of `modules[i]` are views of `params[i]`. Every model steps in every `apply`, even if it had no rows: a
+    gradient of zeros does nothing in plain SGD, but momentum and Adam still change the weights.
     """
 
     params: Tensor
@@ -59,13 +60,13 @@ class Stack(ABC):
         Random layers draw from `key` and the row, as a replica does with a batch of this key and first row 0.
         """
 
-    @abstractmethod
     def apply(self) -> None:
-        """Let the optimiser change `params` by `grads`."""
+        """Make one step of the optimiser over the weights of all models, from `grads`."""
+        self.update.apply()
 
     @abstractmethod
     def outputs(self, x: Tensor) -> Tensor:
-        """Return (models, rows, ...) outputs in evaluation mode; x has the models' dimension or is for all of them."""
+        """Return (models, rows, ...) outputs in evaluation mode; x is (models, rows, ...), or (rows, ...) for all."""
 
 
 def stack(
@@ -78,26 +79,19 @@ def stack(
     dtype: torch.dtype,
     fuse: bool = True,
 ) -> Stack | None:
-    """Take over the weights of these models and stack them, or return None where they must be trained in turn.
+    """Return a stack that takes over the weights of `modules`, or None if the models must be trained one by one.
 
-    These must: networks whose forward pass moves statistics, mixes the rows of a batch or draws from the
-    process-wide generator, operations that `torch.func.vmap` refuses, and losses that are no mean over the rows.
-    Convolutions can be stacked, but are slower so. `sample` is a small batch, to find all that out.
+    That is so for networks whose forward pass changes statistics, mixes the rows of a batch or draws from the
+    process-wide generator, for operations that `torch.func.vmap` refuses, and for losses that are no mean over the
+    rows. Convolutions could be stacked, but would be slower. `sample` is a small batch for trial passes.
     """
     modules = [module.to(device=device, dtype=dtype).train() for module in modules]
     if isinstance(loss, str) and fuse and stack_of_layers(modules[0]) is not None:
         return FusedStack(modules, sample.dim(), loss, optimizer)
     sample = sample.to(device=device, dtype=dtype)
-    # The try is made with copies, since a network that is refused must be as it was.
-    trial = _func_stack(copy.deepcopy(modules[:2]), sample, loss, optimizer)
-    return _func_stack(modules, sample, loss, optimizer) if _fits(trial, sample) else None
-
-
-def _func_stack(modules: list[nn.Module], sample: Tensor, loss: str | Loss, optimizer: OptimizerFactory) -> "FuncStack":
-    draws = Draws()
-    for module in modules:
-        key_random_layers(module, draws)
-    return FuncStack(modules, sample.dim(), loss, optimizer, draws)
+    # The trial is made with copies, since a network that is refused must stay as it was.
+    trial = FuncStack(copy.deepcopy(modules[:2]), sample.dim(), loss, optimizer)
+    return FuncStack(modules, sample.dim(), loss, optimizer) if _fits(trial, sample) else None
 
 
 def _fits(trial: "FuncStack", sample: Tensor) -> bool:
@@ -118,50 +112,38 @@ class FusedStack(Stack):
         self.modules, self._sample_dims = modules, sample_dims
         self._softmax = loss_name == CROSS_ENTROPY
         self.params, self.grads, self.update = _lay_out_rows(modules, optimizer)
-        self._layers = list(self._views())
+        linears = stack_of_layers(modules[0])
+        assert linears is not None
+        weights, grads = _cut(self.params, modules[0]), _cut(self.grads, modules[0])
+        parts = zip(weights[::2], weights[1::2], grads[::2], grads[1::2], linears, strict=True)
+        self._layers = [
+            FusedLayer(weight, weight.transpose(1, 2), bias.unsqueeze(1), weight_grad, bias_grad, activation)
+            for weight, bias, weight_grad, bias_grad, (_, activation) in parts
+        ]
         self._buffers: dict[int, Buffers] = {}
 
     @torch.no_grad()
     def forward_backward(self, x: Tensor, y: Tensor, weights: Tensor, key: int = 0) -> Tensor:
-        """Run forward and backward; there is nothing random in these layers."""
         x, y = _without_padding(x, y, weights)
         rows = x.shape[1]
         if rows == 0:
             self.grads.zero_()
             return self.grads.new_zeros(len(self.modules))
-        x, room = _aligned(x.flatten(2)), self._room(rows)
-        losses, delta = self._loss(self._forward(x, room.outputs), y, weights, room)
-        self._backward(x, delta, room)
-        return losses
-
-    def apply(self) -> None:
-        """Step the optimiser over the weights of all models."""
-        self.update.apply()
+        x, buffers = _aligned(x.flatten(2)), self._buffers_for(rows)
+        out = self._forward(x, buffers.outputs)
+        losses, slopes = row_losses(out, y, buffers.minus_ones, softmax=self._softmax)
+        self._backward(x, torch.mul(slopes, weights.unsqueeze(2), out=buffers.deltas[-1]), buffers)
+        return losses.mul_(weights).sum(1)
 
     @torch.no_grad()
     def outputs(self, x: Tensor) -> Tensor:
-        """Run forward into fresh tensors."""
         x = x.unsqueeze(0).expand(len(self.modules), *x.shape) if x.dim() == self._sample_dims else x
         return self._forward(x.flatten(2), self._new_outputs(x.shape[1]))
-
-    def _views(self) -> Sequence[FusedLayer]:
-        """Cut the rows into layers, in the order of the flat weights."""
-        parsed = stack_of_layers(self.modules[0])
-        assert parsed is not None
-        k, start, layers = len(self.modules), 0, []
-        for linear, activation in parsed:
-            middle = start + linear.weight.numel()
-            stop = middle + linear.bias.numel()
-            weight, weight_grad = (t[:, start:middle].view(k, *linear.weight.shape) for t in (self.params, self.grads))
-            bias, bias_grad = self.params[:, middle:stop].unsqueeze(1), self.grads[:, middle:stop]
-            layers.append(FusedLayer(weight, weight.transpose(1, 2), bias, weight_grad, bias_grad, activation))
-            start = stop
-        return layers
 
     def _new_outputs(self, rows: int) -> list[Tensor]:
         return [_new_aligned(self.params, rows, layer.bias.shape[2]) for layer in self._layers]
 
-    def _room(self, rows: int) -> Buffers:
+    def _buffers_for(self, rows: int) -> Buffers:
         if rows not in self._buffers:
             minus_ones = -self.params.new_ones(len(self.modules), rows, 1)
             self._buffers[rows] = Buffers(self._new_outputs(rows), self._new_outputs(rows), minus_ones)
@@ -173,19 +155,14 @@ class FusedStack(Stack):
             x = activate_(out, layer.activation)
         return x
 
-    def _loss(self, out: Tensor, y: Tensor, weights: Tensor, room: Buffers) -> tuple[Tensor, Tensor]:
-        """Return each model's weighted loss, and the gradient of their sum with respect to `out`."""
-        rows, slopes = row_losses(out, y, room.minus_ones, softmax=self._softmax)
-        return rows.mul_(weights).sum(1), torch.mul(slopes, weights.unsqueeze(2), out=room.deltas[-1])
-
-    def _backward(self, x: Tensor, delta: Tensor, room: Buffers) -> None:
+    def _backward(self, x: Tensor, delta: Tensor, buffers: Buffers) -> None:
         for i in range(len(self._layers) - 1, -1, -1):
             layer = self._layers[i]
-            below = room.outputs[i - 1] if i else x
+            below = buffers.outputs[i - 1] if i else x
             torch.bmm(delta.transpose(1, 2), below, out=layer.weight_grad)
             torch.sum(delta, 1, out=layer.bias_grad)
             if i:
-                down = torch.bmm(delta, layer.weight, out=room.deltas[i - 1])
+                down = torch.bmm(delta, layer.weight, out=buffers.deltas[i - 1])
                 delta = through_(down, below, self._layers[i - 1].activation)
 
 
@@ -194,42 +171,36 @@ class FuncStack(Stack):
     """Any network that `torch.func.vmap` can run for all models at once, by autograd into the rows."""
 
     def __init__(
-        self,
-        modules: list[nn.Module],
-        sample_dims: int,
-        loss: str | Loss,
-        optimizer: OptimizerFactory,
-        draws: Draws,
+        self, modules: list[nn.Module], sample_dims: int, loss: str | Loss, optimizer: OptimizerFactory
     ) -> None:
-        self.modules, self._sample_dims, self._draws = modules, sample_dims, draws
+        self.modules, self._sample_dims, self._draws = modules, sample_dims, Draws()
+        for module in modules:
+            key_random_layers(module, self._draws)
         self._loss = LOSSES[loss] if isinstance(loss, str) else loss
         self._row_losses = _ROW_LOSSES[loss] if isinstance(loss, str) else _by_row(loss)
         self.params, self.grads, self.update = _lay_out_rows(modules, optimizer)
-        self._leaves = [part.requires_grad_() for part in self._cut(self.params)]
-        self._leaf_grads = self._cut(self.grads)
-        self._weights = self._by_place()
-        self._constants = _constants(modules)
+        self._leaves = [part.requires_grad_() for part in _cut(self.params, modules[0])]
+        self._leaf_grads = _cut(self.grads, modules[0])
+        trained = [id(p) for p in modules[0].parameters() if p.requires_grad]
+        leaf_of = dict(zip(trained, self._leaves, strict=True))
+        self._weights = {name: leaf_of[id(p)] for name, p in _named_tensors(modules[0]) if id(p) in leaf_of}
+        fixed = [{name: t.detach() for name, t in _named_tensors(m) if not t.requires_grad} for m in modules]
+        self._constants = {name: torch.stack([tensors[name] for tensors in fixed]) for name in fixed[0]}
 
     def forward_backward(self, x: Tensor, y: Tensor, weights: Tensor, key: int = 0) -> Tensor:
-        """Run all models as one and let autograd add up the gradients."""
         x, y = _without_padding(x, y, weights)
         if x.shape[1] == 0:
             self.grads.zero_()
             return self.grads.new_zeros(len(self.modules))
         self._draws.at(key, 0, x.shape[1])
         losses = (self._row_losses(self._run(x, 0), y) * weights).sum(1)
-        found = torch.autograd.grad(losses.sum(), self._leaves, allow_unused=True)
-        for grad, value in zip(self._leaf_grads, found, strict=True):
-            grad.zero_() if value is None else grad.copy_(value)
+        gradients = torch.autograd.grad(losses.sum(), self._leaves, allow_unused=True)
+        for row, gradient in zip(self._leaf_grads, gradients, strict=True):
+            row.zero_() if gradient is None else row.copy_(gradient)
         return losses.detach()
-
-    def apply(self) -> None:
-        """Step the optimiser over the weights of all models."""
-        self.update.apply()
 
     @torch.no_grad()
     def outputs(self, x: Tensor) -> Tensor:
-        """Run forward with the layers in evaluation mode."""
         first = self.modules[0]
         first.eval()
         out = self._run(x, None if x.dim() == self._sample_dims else 0)
@@ -237,7 +208,7 @@ class FuncStack(Stack):
         return out
 
     def is_faithful(self, sample: Tensor) -> bool:
-        """Tell whether a try gives the losses that the models give one by one."""
+        """Return whether the stack gives the losses that the models give one by one."""
         k, rows = len(self.modules), 4
         x = sample[torch.arange(rows) % len(sample)]
         try:
@@ -245,11 +216,11 @@ class FuncStack(Stack):
             # Labels that differ tell a mean over the rows from one that weighs them by their class.
             y = torch.arange(rows, device=x.device) % max(1, outputs[0, 0].numel())
             share = x.new_full((k, rows), 1 / rows)
-            found = self.forward_backward(x.expand(k, *x.shape), y.expand(k, rows), share)
+            losses = self.forward_backward(x.expand(k, *x.shape), y.expand(k, rows), share)
             expected = torch.stack([self._alone(module, x, y) for module in self.modules])
-        except RuntimeError:  # what vmap raises; a user's own mistake comes back when the models train in turn
+        except RuntimeError:  # raised by vmap; an error in the user's code comes back when the models train in turn
             return False
-        return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-3, equal_nan=True)
+        return losses.shape == expected.shape and torch.allclose(losses, expected, rtol=1e-3, equal_nan=True)
 
     @torch.no_grad()
     def _alone(self, module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -260,30 +231,12 @@ class FuncStack(Stack):
         return vmap(self._call_first, (0, 0, x_dim))(self._weights, self._constants, x)
 
     def _call_first(self, weights: dict[str, Tensor], constants: dict[str, Tensor], x: Tensor) -> Tensor:
-        # Left to tie the weights by itself, it would not put those of a layer that stands twice back.
+        # With tie_weights=True it would not restore the weights of a layer that occurs twice.
         return functional_call(self.modules[0], (weights, constants), (x,), tie_weights=False)  # type: ignore[no-any-return]
-
-    def _cut(self, rows: Tensor) -> list[Tensor]:
-        """Return the part of `params` or `grads` that belongs to each weight, for all models."""
-        parts, start = [], 0
-        for p in self.modules[0].parameters():
-            if p.requires_grad:
-                stop = start + p.numel()
-                shape, stride = (len(rows), *p.shape), (rows.stride(0), *p.stride())
-                parts.append(rows[:, start:stop].as_strided(shape, stride))
-                start = stop
-        return parts
-
-    def _by_place(self) -> dict[str, Tensor]:
-        """Return the leaf that stands at each place of the network; a shared weight has several places."""
-        first = self.modules[0]
-        trained = [id(p) for p in first.parameters() if p.requires_grad]
-        leaf_of = dict(zip(trained, self._leaves, strict=True))
-        return {name: leaf_of[id(p)] for name, p in _places(first) if id(p) in leaf_of}
 
 
 def _lay_out_rows(modules: list[nn.Module], optimizer: OptimizerFactory) -> tuple[Tensor, Tensor, Update]:
-    """Move each module's weights, and their gradients, into its row of one tensor each; make the optimiser of all."""
+    """Move each module's weights and gradients into its row of one tensor each; return these and their optimiser."""
     layouts = [lay_out(module, ()) for module in modules]
     assert all(layout.spans == layouts[0].spans for layout in layouts), "the models have one architecture"
     first = layouts[0].params
@@ -297,12 +250,23 @@ def _lay_out_rows(modules: list[nn.Module], optimizer: OptimizerFactory) -> tupl
                 start, stop = layouts[0].spans[name]
                 p.data = row[start:stop].as_strided(p.shape, p.stride())
                 p.grad = row_grads[start:stop].as_strided(p.shape, p.stride())
-    # The optimiser has the gaps between the rows too, where weight and gradient are 0 and stay so.
+    # The optimiser also updates the gaps between the rows, where weight and gradient stay 0.
     return params, grads, Update(all_params.view(-1), all_grads.view(-1), all_params.numel(), optimizer)
 
 
+def _cut(rows: Tensor, module: nn.Module) -> list[Tensor]:
+    """Return the view of the models' `params` or `grads` that belongs to each trained weight of `module`."""
+    parts, start = [], 0
+    for p in module.parameters():
+        if p.requires_grad:
+            shape, stride = (len(rows), *p.shape), (rows.stride(0), *p.stride())
+            parts.append(rows[:, start : start + p.numel()].as_strided(shape, stride))
+            start += p.numel()
+    return parts
+
+
 def _rounded_up(elements: int, like: Tensor) -> int:
-    """Return how many elements fill whole units of 64 bytes."""
+    """Round a number of elements up to whole units of 64 bytes."""
     unit = 64 // like.element_size()
     return -(-elements // unit) * unit
 
@@ -314,22 +278,16 @@ def _new_aligned(like: Tensor, rows: int, width: int) -> Tensor:
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """Return x, or a copy of it in which each model's part is aligned."""
+    """Return `x`, or a copy in which each model's part is aligned."""
     begins = (x.data_ptr(), x.stride(0) * x.element_size())
     return x if all(begin % 64 == 0 for begin in begins) else _new_aligned(x, *x.shape[1:]).copy_(x)
 
 
-def _places(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights and buffers of each layer by name."""
+def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights and buffers of all layers with their names; a shared one comes once for each name."""
     for prefix, layer in module.named_modules():
         yield from layer.named_parameters(prefix, recurse=False, remove_duplicate=False)
         yield from layer.named_buffers(prefix, recurse=False, remove_duplicate=False)
-
-
-def _constants(modules: list[nn.Module]) -> dict[str, Tensor]:
-    """Stack what is not trained: frozen weights, and buffers."""
-    still = [{name: t.detach() for name, t in _places(module) if not t.requires_grad} for module in modules]
-    return {name: torch.stack([tensors[name] for tensors in still]) for name in still[0]}
 
 
 def _without_padding(x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -340,15 +298,15 @@ def _without_padding(x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Ten
     if not real.any():
         return x[:, :0], y[:, :0]
     model, row = real.nonzero()[0]
-    return _filled(x, real, x[model, row]), _filled(y, real, y[model, row])
 
+    def filled(t: Tensor) -> Tensor:
+        return torch.where(real.view(real.shape + (1,) * (t.dim() - 2)), t, t[model, row])
 
-def _filled(rows: Tensor, real: Tensor, value: Tensor) -> Tensor:
-    return torch.where(real.view(real.shape + (1,) * (rows.dim() - 2)), rows, value)
+    return filled(x), filled(y)
 
 
 def row_losses(out: Tensor, y: Tensor, minus_ones: Tensor, *, softmax: bool) -> tuple[Tensor, Tensor]:
-    """Return the (models, rows) losses, and the slope of each in its row of `out`, which is overwritten."""
+    """Return the (models, rows) losses, and the gradient of each by its row of `out`, which may be overwritten."""
     column = y.unsqueeze(2)
     if softmax:
         log_p = torch.log_softmax(out, 2)
@@ -369,18 +327,18 @@ def _sigmoid_cross_entropies(out: Tensor, y: Tensor) -> Tensor:
     return nn.functional.binary_cross_entropy_with_logits(out, target, reduction="none").sum(2)
 
 
-_ROW_LOSSES: dict[str, Loss] = {"cross-entropy": _cross_entropies, "sigmoid-cross-entropy": _sigmoid_cross_entropies}
+_ROW_LOSSES: dict[str, Loss] = {CROSS_ENTROPY: _cross_entropies, SIGMOID_ENTROPY: _sigmoid_cross_entropies}
 
 
 def _by_row(loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
-    """Turn a mean over the rows into the losses of single rows."""
+    """Return the losses of single rows, from a loss that is their mean."""
     return vmap(vmap(lambda out, y: loss(out.unsqueeze(0), y.unsqueeze(0))))
 
 
 def most_in_a_stack(replica: Replica) -> int:
-    """Return how many such models may be stacked: on a CPU, as many as stay in a core's cache.
+    """Return how many models like `replica` may be stacked: on a CPU, as many as stay in a core's cache.
 
-    Only stacks of Linear layers are cut by that: to the bits of other networks it matters who is stacked with them.
+    That holds for stacks of Linear layers only: the bits of other networks depend on the models stacked with them.
     """
     cut_by_cache = isinstance(replica, FusedReplica) and not replica.params.is_cuda
     return max(1, CACHE_BYTES // (replica.params.nbytes + replica.grads.nbytes)) if cut_by_cache else sys.maxsize

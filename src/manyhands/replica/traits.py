@@ -1,48 +1,53 @@
-"""What a network does besides its arithmetic, found out by trial forward passes."""
+"""Side effects of a network, found by trial forward passes: changed buffers, random draws, mixed rows, memory."""
 
 import copy
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from manyhands.replica.random import KeyedDropout
+from manyhands.replica.random import KeyedDropout, seed_generators
 
 TRIAL_SEED = 0
 
 
 @dataclass(frozen=True)
 class Traits:
-    """Facts about a network that decide whether workers can share its batches."""
+    """Properties of a network that decide whether workers can share its batches."""
 
     moving: tuple[str, ...]
     """Buffers that a training forward pass changes, such as BatchNorm's running statistics."""
     global_random: bool
-    """Whether it draws from a process-wide generator (`F.dropout`, `torch.rand`, dropout inside an LSTM)."""
+    """Whether a pass draws from a process-wide generator (`F.dropout`, `torch.rand`, dropout inside an LSTM)."""
     batch_statistics: tuple[str, ...]
     """The first layer whose output for a row depends on the other rows of the batch (BatchNorm), if there is one."""
     remembers: bool
-    """Whether a call changes the next one but by buffers: a generator or a hidden state of the model's own."""
+    """Whether a pass affects the next one other than by buffers: the model's own generator or hidden state."""
 
 
 def traits_of(module: nn.Module, x: Tensor) -> Traits:
-    """Run a copy of the network on `x` and see what changed; then once more with other rows beside the first."""
+    """Return the traits of a network, from trial passes of copies over `x`."""
     trial = copy.deepcopy(module).train()
+    buffers = [
+        (m._buffers, name, b.clone()) for m in trial.modules() for name, b in m._buffers.items() if b is not None
+    ]
     before = {name: b.clone() for name, b in trial.named_buffers()}
-    with untouched_generator(x.device) as moved:
-        trial(x)
-        global_random = moved()
+    output, global_random = _trial_pass(trial, x)
     changed = tuple(name for name, b in trial.named_buffers() if not torch.equal(before[name], b))
-    return Traits(changed, global_random, first_mixing_layer(module, x), _remembers(module, x))
+    for of_layer, name, b in buffers:
+        of_layer[name] = b
+    remembers = not _close(output, _trial_pass(trial, x)[0])
+    return Traits(changed, global_random, _first_mixing_layer(module, x), remembers)
 
 
-def first_mixing_layer(module: nn.Module, x: Tensor) -> tuple[str, ...]:
-    """Find the first layer whose output for row 0 changes when only the other rows of its input do."""
+def _first_mixing_layer(module: nn.Module, x: Tensor) -> tuple[str, ...]:
+    """Return the first layer whose output for row 0 changes when only the other rows of its input do."""
     if len(x) < 2:
         return ()
     beside_others, beside_itself = (_calls(module, rows) for rows in (x, x[:1].expand_as(x).contiguous()))
@@ -52,25 +57,20 @@ def first_mixing_layer(module: nn.Module, x: Tensor) -> tuple[str, ...]:
     return ()
 
 
-def _remembers(module: nn.Module, x: Tensor) -> bool:
-    """Tell whether a second pass over the same rows, with equal buffers and draws, gives another output."""
-    trial = copy.deepcopy(module).train()
-    places = [(m._buffers, name, b.clone()) for m in trial.modules() for name, b in m._buffers.items() if b is not None]
-    outputs = []
-    for _ in range(2):
-        for buffers, name, b in places:
-            buffers[name] = b.clone()
-        _start_draws(trial, len(x))
-        with untouched_generator(x.device):
-            outputs.append(_first_rows(trial(x), len(x)))
-    return not _close(*outputs)
+def _trial_pass(trial: nn.Module, x: Tensor) -> tuple[list[Tensor], bool]:
+    """Run the network with the first draws of a step; return row 0 of its output, and whether a generator was used."""
+    for layer in trial.modules():
+        if isinstance(layer, KeyedDropout):
+            layer.draws.at(TRIAL_SEED, 0, len(x))
+    with untouched_generator(x.device) as moved:
+        return _first_rows(trial(x), len(x)), moved()
 
 
 @contextmanager
 def untouched_generator(device: torch.device) -> Iterator[Callable[[], bool]]:
-    """Seed the process-wide generators of torch, numpy and Python in here, and restore them.
+    """Seed the process-wide generators of torch, numpy and Python inside the block, and restore them after it.
 
-    The value tells whether one of them was drawn from since it was asked last.
+    The value is a function that returns whether any of them was drawn from since its last call.
     """
     of_numpy, of_python = np.random.get_state(), random.getstate()
 
@@ -79,9 +79,7 @@ def untouched_generator(device: torch.device) -> Iterator[Callable[[], bool]]:
         return before != states[0]
 
     with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(TRIAL_SEED)
-        np.random.seed(TRIAL_SEED)
-        random.seed(TRIAL_SEED)
+        seed_generators(TRIAL_SEED)
         states = [_generator_states(device)]
         try:
             yield moved
@@ -91,37 +89,25 @@ def untouched_generator(device: torch.device) -> Iterator[Callable[[], bool]]:
 
 
 Call = tuple[str, list[Tensor], list[Tensor]]
-"""Of one call of a layer: its name, and row 0 of what it was given and of what it returned."""
+"""One call of a layer: its name, and row 0 of its inputs and of its outputs."""
 
 
 def _calls(module: nn.Module, x: Tensor) -> list[Call]:
-    """Run a copy of the network; return the calls of its layers in the order in which they ended."""
+    """Run a copy of the network over `x`; return the calls of its layers in the order in which they ended."""
     trial, calls = copy.deepcopy(module).train(), list[Call]()
+
+    def record(label: str, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        calls.append((label, _first_rows((args, kwargs), len(x)), _first_rows(output, len(x))))
+
     for name, layer in trial.named_modules():
         label = f"layer '{name}' ({type(layer).__name__})" if name else type(layer).__name__
-        layer.register_forward_hook(_note(label, len(x), calls), with_kwargs=True)
-    _start_draws(trial, len(x))
-    with untouched_generator(x.device):
-        trial(x)
+        layer.register_forward_hook(partial(record, label), with_kwargs=True)
+    _trial_pass(trial, x)
     return calls
 
 
-def _start_draws(module: nn.Module, rows: int) -> None:
-    """Let its dropout layers begin with the first draw of a step."""
-    for layer in module.modules():
-        if isinstance(layer, KeyedDropout):
-            layer.draws.at(TRIAL_SEED, 0, rows)
-
-
-def _note(label: str, rows: int, calls: list[Call]) -> Any:
-    def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        calls.append((label, _first_rows((args, kwargs), rows), _first_rows(output, rows)))
-
-    return hook
-
-
 def _first_rows(value: Any, rows: int) -> list[Tensor]:
-    """Copy row 0 of every tensor with so many rows in a nest of tuples, lists and dicts."""
+    """Copy row 0 of every tensor that has `rows` rows, in nested tuples, lists and dicts."""
     if isinstance(value, Tensor):
         return [value[0].detach().clone()] if value.dim() and len(value) == rows else []
     if isinstance(value, dict):
@@ -129,9 +115,9 @@ def _first_rows(value: Any, rows: int) -> list[Tensor]:
     return [t for part in value for t in _first_rows(part, rows)] if isinstance(value, tuple | list) else []
 
 
-def _close(some: list[Tensor], others: list[Tensor]) -> bool:
-    """Tell whether they are equal but for what another kernel may round differently."""
-    for a, b in zip(some, others, strict=False):
+def _close(tensors: list[Tensor], others: list[Tensor]) -> bool:
+    """Return whether the tensors are equal, up to the rounding of different kernels."""
+    for a, b in zip(tensors, others, strict=False):
         if a.shape != b.shape:
             return False
         scale = float(a.abs().max()) if a.is_floating_point() and a.numel() else 0.0

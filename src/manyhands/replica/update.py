@@ -1,4 +1,4 @@
-"""The optimiser's part in a replica: it can be narrowed to a slice, and its state taken out and put back."""
+"""A replica's optimiser: its step, its restriction to a slice of the weights, and its state for checkpoints."""
 
 import inspect
 from collections.abc import Callable
@@ -13,52 +13,51 @@ from manyhands.errors import check
 OptimizerFactory = Callable[[list[Tensor]], Optimizer]
 """Makes the optimiser of one flat parameter; it must treat every element alike (SGD, Adam, ...)."""
 
-
 ALIGNED = 64
-"""Slices begin at multiples of this: vector kernels compute a tensor's last values one by one, and round otherwise."""
+"""Slices begin at multiples of this: vector kernels compute a tensor's last values one by one, with other rounding."""
 
 
 def cut_aligned(length: int, parts: int) -> list[tuple[int, int]]:
-    """Cut a flat tensor into nearly equal slices in which the optimiser computes what it would in the whole."""
+    """Cut a flat tensor into nearly equal slices in which the optimiser computes the same bits as in the whole."""
     width = -(-length // (parts * ALIGNED)) * ALIGNED
     return [(min(i * width, length), min((i + 1) * width, length)) for i in range(parts)]
 
 
 class Moments(NamedTuple):
-    """What an optimiser remembers of a flat parameter."""
+    """An optimiser's state of a flat parameter."""
 
     elements: Tensor
     """A row for each quantity kept per weight (momentum; Adam's two); no row before the first step."""
     scalars: Tensor
-    """What is kept once, such as Adam's count of steps, as float64."""
+    """Quantities kept once, such as Adam's count of steps, as float64."""
 
 
 @final
 class Update:
-    """Changes the weights by their gradients, and the running statistics behind them by their moves."""
+    """Updates the weights from their gradients, and adds the changes of the running statistics behind them."""
 
     def __init__(self, params: Tensor, grads: Tensor, num_weights: int, factory: OptimizerFactory) -> None:
         self._params, self.grads, self.num_weights, self._factory = params, grads, num_weights, factory
         self.scale = 1.0
-        """What the learning rate is multiplied by in the next step, for warm-up and decay."""
+        """Factor of the learning rate in the next step, for warm-up and decay."""
         self.steps = 0
         self.on_apply: Callable[[int], None] | None = None
-        """Told the number of steps made, after each."""
+        """Called after each step with the number of steps so far."""
         self._hold(0, params.numel())
         self._lr = float(self.optimizer.param_groups[0]["lr"])
 
     def apply(self) -> None:
-        """Make one step over the slice that is held."""
+        """Make one step over the current slice."""
         self.optimizer.param_groups[0]["lr"] = self._lr * self.scale
         self._step()
         if self._statistics.numel():
-            self._statistics += self._moves
+            self._statistics += self._changes
         self.steps += 1
         if self.on_apply is not None:
             self.on_apply(self.steps)
 
     def narrow(self, start: int, stop: int) -> None:
-        """Hold, and change, only this slice of the flat weights and statistics; the state of it is kept."""
+        """Restrict the optimiser to this slice of the flat weights and statistics, and keep its state of the slice."""
         state = self.moments()
         first = min(self.start, self.num_weights)
         a, b = (min(i, self.num_weights) - first for i in (start, stop))
@@ -66,7 +65,7 @@ class Update:
         self.set_moments(Moments(state.elements[:, a:b], state.scalars))
 
     def moments(self) -> Moments:
-        """Return a copy of the optimiser's state of the slice that is held."""
+        """Return a copy of the optimiser's state of the current slice."""
         per_weight, once = self._kinds()
         state = self.optimizer.state.get(self._weights, {})
         rows = [state[key] for key in per_weight] if state else []
@@ -75,22 +74,18 @@ class Update:
         return Moments(torch.stack(rows) if rows else empty, torch.tensor(scalars, dtype=torch.float64))
 
     def set_moments(self, moments: Moments) -> None:
-        """Go on from this state, which is of the slice that is held."""
+        """Replace the optimiser's state of the current slice."""
         per_weight, once = self._kinds()
         state: dict[str, Any] = {}
-        given = len(moments.elements), len(moments.scalars)
-        fits = given == (len(per_weight), len(once))
-        check(fits or given == (0, 0), "the optimiser's state is that of another optimiser; go on with the one it had")
+        counts = len(moments.elements), len(moments.scalars)
+        fits = counts == (len(per_weight), len(once))
+        check(fits or counts == (0, 0), "the optimiser's state is that of another optimiser; go on with the one it had")
         if fits:
             here = self._weights.device  # a checkpoint's rows come from the CPU
             state.update({key: row.to(here, copy=True) for key, row in zip(per_weight, moments.elements, strict=True)})
-            for (key, kind), value in zip(once.items(), moments.scalars.tolist(), strict=True):
-                state[key] = (
-                    torch.tensor(value, dtype=kind.dtype, device=kind.device)
-                    if isinstance(kind, Tensor)
-                    else type(kind)(value)
-                )
-        self.optimizer.state.clear()  # loading it through torch would turn scalars into the weights' type
+            for (key, like), value in zip(once.items(), moments.scalars.tolist(), strict=True):
+                state[key] = torch.full_like(like, value) if isinstance(like, Tensor) else type(like)(value)
+        self.optimizer.state.clear()  # torch's own load_state_dict would turn scalars into the weights' type
         if state:
             self.optimizer.state[self._weights] = state
 
@@ -100,12 +95,12 @@ class Update:
         self._weights = self._params[min(start, n) : min(stop, n)]
         self._weights.grad = self.grads[min(start, n) : min(stop, n)]
         self._statistics = self._params[max(start, n) : max(stop, n)]
-        self._moves = self.grads[max(start, n) : max(stop, n)]
+        self._changes = self.grads[max(start, n) : max(stop, n)]
         self.optimizer = self._factory([self._weights])
         self._step = stepper(self.optimizer)
 
     def _kinds(self) -> tuple[list[str], dict[str, Any]]:
-        """Find out, by a step of a single weight, what the optimiser keeps per weight and what once."""
+        """Return the keys of the state per weight, and the values kept once, after a trial step of a single weight."""
         if is_plain(self.optimizer):
             return [], {}
         probe = torch.zeros(1, dtype=self._params.dtype, device=self._params.device)
@@ -121,9 +116,9 @@ class Update:
 
 
 def _leave_compiler_out() -> None:
-    """Keep the optimisers' first call from importing torch's compiler, which takes as long as torch itself.
+    """Keep the first call of an optimiser from importing torch's compiler, which takes as long as torch itself.
 
-    They import it only to tell it to leave them alone; here nobody compiles them.
+    Optimisers import it only to exclude themselves from compilation, which is never used here.
     """
     for method in vars(Optimizer).values():
         inner = getattr(method, "__wrapped__", None)
@@ -135,7 +130,7 @@ _leave_compiler_out()
 
 
 def stepper(optimizer: Optimizer) -> Callable[[], object]:
-    """Return what makes one step; plain SGD over one flat tensor is a single addition.
+    """Return a function that makes one step; plain SGD over one flat tensor is a single addition.
 
     Torch's own optimisers are called without their wrappers, which import the compiler too.
     """
@@ -143,15 +138,15 @@ def stepper(optimizer: Optimizer) -> Callable[[], object]:
         (weights,) = optimizer.param_groups[0]["params"]
         # The group is looked up anew, since loading a state replaces it.
         return torch.no_grad()(lambda: weights.add_(weights.grad, alpha=-optimizer.param_groups[0]["lr"]))
-    own = not type(optimizer).__module__.startswith("torch.optim.")
-    if own or _has_hooks(optimizer) or optimizer.defaults.get("differentiable"):
+    from_torch = type(optimizer).__module__.startswith("torch.optim.")
+    if not from_torch or _has_hooks(optimizer) or optimizer.defaults.get("differentiable"):
         return optimizer.step
     step = inspect.unwrap(type(optimizer).step)
     return torch.no_grad()(lambda: step(optimizer))
 
 
 def is_plain(optimizer: Optimizer) -> bool:
-    """Tell whether it is SGD without anything to remember, and without hooks around its step."""
+    """Return whether the optimiser is SGD without state, and without hooks around its step."""
     (group,) = optimizer.param_groups
     extras = ("momentum", "dampening", "weight_decay", "nesterov", "maximize")
     alone = type(optimizer) is SGD and len(group["params"]) == 1 and not _has_hooks(optimizer)

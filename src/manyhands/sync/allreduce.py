@@ -1,4 +1,4 @@
-"""All-reduce: sum the gradients everywhere, and let every rank make the same step."""
+"""All-reduce: sum the gradients on every rank, and let every rank make the same step."""
 
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -16,6 +16,5 @@ class AllReduce(Sync):
     exact: ClassVar[bool] = True
 
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
-        """Sum, then apply."""
         comm.all_reduce_(replica.grads)
         replica.apply()

@@ -1,4 +1,4 @@
-"""Asynchronous server: workers push gradients and fetch weights, and nobody waits for others (Dean et al. 2012)."""
+"""Asynchronous server: workers push gradients and fetch weights without waiting for each other (Dean et al. 2012)."""
 
 import math
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from manyhands.sync.servers import DONE, FETCH, PUSH, STATE, GradientOrder, Serv
 @final
 @dataclass(kw_only=True, slots=True)
 class AsyncServer(ServerSync):
-    """Push gradients to server ranks, which apply each as it comes and answer with the weights they have then."""
+    """Push gradients to server ranks, which apply each as it comes and answer with their weights at that time."""
 
     exact: ClassVar[bool] = False
     requires: ClassVar[frozenset[str]] = ServerSync.requires | {"any-source"}
@@ -22,39 +22,37 @@ class AsyncServer(ServerSync):
 
     replay: str = ""
     """Folder of an earlier run: the servers apply gradients in its order, which gives its weights again."""
-    _seen: dict[int, int] = field(init=False, repr=False, default_factory=dict)
+    _versions: dict[int, int] = field(init=False, repr=False, default_factory=dict)
+    """By worker, the number of updates in the weights that it was sent last."""
 
     def meet_s(self) -> float:
-        """Meet seldom, and in a replay never: its workers may be as far apart as in the first run."""
+        """Meet seldom, and in a replay never: its workers may be as many steps apart as in the first run."""
         return math.inf if self.replay else 5.0
 
     def check_run(self, config: RunConfig, steps: int, steps_per_epoch: int) -> None:
-        """Refuse a replay of another run's order."""
         if self.replay:
             check_replay(self.replay, self.servers, config, steps, steps_per_epoch)
 
     def serve(self, replica: Replica, comm: Comm) -> None:
-        """Apply what comes first; in a replay keep what comes before its turn."""
-        server, working = comm.rank - self._shards.num_workers, self._shards.num_workers
-        turns = GradientOrder(self.replay, server)
-        while working:
-            worker, what = self._shards.take(comm)
-            for due in turns.due(worker, self._shards) if what == PUSH else ():
+        num_working = self._shards.num_workers
+        order = GradientOrder(self.replay, comm.rank - num_working)
+        while num_working:
+            worker, request = self._shards.take(comm)
+            for due in order.due(worker, self._shards) if request == PUSH else ():
                 self._apply(replica, comm, due)
-            if what == FETCH:
+            if request == FETCH:
                 self._shards.answer(comm, worker)
-            if what == STATE and worker == 0:
+            if request == STATE and worker == 0:
                 self._shards.answer_state(comm, worker)
-            working -= what == DONE
+            num_working -= request == DONE
 
     def settle(self, replica: Replica, comm: Comm) -> None:
-        """Fetch the weights as they are now."""
-        self._shards.tell(comm, FETCH)
+        self._shards.send(comm, FETCH)
         self._shards.receive(comm)
 
     def _apply(self, replica: Replica, comm: Comm, worker: int) -> None:
         version = len(self._events)
-        self._events.append({"worker": worker, "staleness": version - self._seen.get(worker, 0)})
-        self._seen[worker] = version + 1
+        self._events.append({"worker": worker, "staleness": version - self._versions.get(worker, 0)})
+        self._versions[worker] = version + 1
         replica.apply()
         self._shards.answer(comm, worker)

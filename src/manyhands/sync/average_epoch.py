@@ -5,7 +5,7 @@ from typing import ClassVar, final
 
 from manyhands.comm import Comm
 from manyhands.replica import Replica
-from manyhands.sync.base import AveragedSync, apply_alone, mean_
+from manyhands.sync.base import AveragedSync, mean_
 
 
 @final
@@ -16,10 +16,5 @@ class AverageEpoch(AveragedSync):
     exchanges: ClassVar = "epoch"
     pattern: ClassVar = "mean"
 
-    def step(self, replica: Replica, comm: Comm, i: int) -> None:
-        """Step alone."""
-        apply_alone(replica, comm)
-
     def end_epoch(self, replica: Replica, comm: Comm) -> None:
-        """Average."""
         mean_(comm, replica.params)

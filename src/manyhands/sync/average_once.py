@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from manyhands.comm import Comm
-from manyhands.replica import Replica
-from manyhands.sync.base import AveragedSync, apply_alone
+from manyhands.sync.base import AveragedSync
 
 
 @final
@@ -16,7 +14,3 @@ class AverageOnce(AveragedSync):
     own_split: ClassVar[bool] = True
     exchanges: ClassVar = "end"
     pattern: ClassVar = "mean"
-
-    def step(self, replica: Replica, comm: Comm, i: int) -> None:
-        """Step alone."""
-        apply_alone(replica, comm)

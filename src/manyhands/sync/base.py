@@ -22,13 +22,13 @@ from manyhands.replica.update import Moments
 class Sync(ABC):
     """What the ranks exchange in each step. The fields of a strategy are its options.
 
-    The ranks of `comm` are the workers, and after them the servers, where a strategy has some.
+    The ranks of `comm` are the workers, followed by the servers of strategies that have some.
     """
 
     exact: ClassVar[bool]
-    """Whether n workers give the answer of one, on the same global batches."""
+    """Whether n workers give the same weights as one, on the same global batches."""
     requires: ClassVar[frozenset[str]] = frozenset()
-    """The comm features it needs."""
+    """The features of the comm that the strategy needs."""
     apart: ClassVar[bool] = False
     """Whether the ranks may hold different weights between two steps."""
     lockstep: ClassVar[bool] = True
@@ -40,41 +40,42 @@ class Sync(ABC):
     exchanges: ClassVar[Literal["step", "period", "epoch", "end"]] = "step"
     """When the ranks exchange: in every step, every `period` steps, after each epoch, or at the end of the run."""
     pattern: ClassVar[Literal["", "mean", "ring", "star"]] = ""
-    """What is exchanged, if one of these says all, so that a prediction need not run the strategy's code.
+    """The pattern of the exchange, if it is one of these: a prediction then need not run the strategy's code.
 
     The workers step alone and take the "mean" of all weights, or of their own and both neighbours' on a "ring"; in a
-    "star" each sends its gradient to those who update and gets their weights, once all gradients are in if `lockstep`.
+    "star" each worker sends its gradient to the ranks that update and gets their weights: if `lockstep`, after all
+    gradients have arrived.
     """
 
     # These have factories because a subclass without slots would not be given a plain default.
     text: str = field(init=False, repr=False, compare=False, default_factory=str)
-    """The spec string that `make` made it from, such as `local-sgd:period=8`."""
+    """The spec string that was given to `make`, such as `local-sgd:period=8`."""
     period: int = field(init=False, repr=False, default_factory=lambda: 1)
     """Steps from one exchange to the next, in a strategy that has it as an option; 1 in all others."""
     replay: str = field(init=False, repr=False, default_factory=str)
-    """Folder of an earlier run whose order of updates is kept to, in a strategy that has it as an option."""
+    """Folder of an earlier run whose order of updates is repeated, in a strategy that has it as an option."""
     codec: Codec | None = field(init=False, repr=False, default_factory=lambda: None)
-    """What shortens the messages, in a strategy that has it as a field of its own."""
+    """The codec that compresses the messages, in a strategy that has one."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, str], owner: str) -> Self:
-        """Make the strategy from the texts of its options; `owner` names it in errors."""
+        """Make the strategy from the texts of its options; `owner` is its name in error messages."""
         return spec.build(cls, options, owner)
 
     @classmethod
     def describe_options(cls) -> list[spec.Option]:
-        """List the options that `from_options` takes."""
+        """Return the options that `from_options` takes."""
         return spec.describe(cls)
 
     def meet_s(self) -> float:
-        """Return the time after which workers meet, to tell how they are doing and whether to stop."""
+        """Return the seconds between two meetings of the workers, which share losses, times and stop requests."""
         return 0.25
 
     def check_run(self, config: RunConfig, steps: int, steps_per_epoch: int) -> None:  # noqa: B027
-        """Refuse, before anything is started, a run that this strategy cannot do."""
+        """Raise a UserError, before any rank is started, for a run that this strategy cannot do."""
 
     def num_servers(self) -> int:
-        """Return how many ranks beyond the workers it needs, to hold weights and run `serve`."""
+        """Return the number of ranks beyond the workers, which hold weights and run `serve`."""
         return 0
 
     def start(self, replica: Replica, comm: Comm) -> None:
@@ -83,56 +84,58 @@ class Sync(ABC):
 
     @abstractmethod
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
-        """Exchange after step `i`'s gradients, and let the optimiser act: the order is the strategy.
+        """Exchange the gradients or weights of step `i` and apply the optimiser, in the order of the strategy.
 
         A worker's `grads` hold its share of the mean over the global batch: their sum over the workers is the whole.
         """
 
     def end_epoch(self, replica: Replica, comm: Comm) -> None:  # noqa: B027
-        """Do what is to be done after the last step of an epoch."""
+        """Exchange after the last step of an epoch."""
 
     def serve(self, replica: Replica, comm: Comm) -> None:  # noqa: B027
-        """Be a server until the workers are done."""
+        """Run as a server until the workers are done."""
 
     def settle(self, replica: Replica, comm: Comm) -> None:  # noqa: B027
-        """Give every worker the weights with which the run would end now."""
+        """Give every worker the weights that the run would have if it ended now."""
 
     def finish(self, replica: Replica, comm: Comm) -> None:
-        """Leave every worker with the final weights, and let the servers go."""
+        """Give every worker the final weights, and end the servers."""
         self.settle(replica, comm)
 
     def moments(self, replica: Replica, comm: Comm) -> Moments:
-        """Return the whole optimiser state for a checkpoint (on rank 0), wherever the ranks keep it."""
+        """Return, on rank 0, the whole optimiser state for a checkpoint."""
         return replica.update.moments()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what this rank must find again after a resume besides weights and optimiser state."""
+        """Return the tensors that a checkpoint must hold besides weights and optimiser state."""
         return {}
 
     def events(self) -> list[dict[str, int]]:
-        """Return what this server did, update by update."""
+        """Return one entry for each update of this server."""
         return []
 
     def notes(self) -> dict[str, float]:
-        """Return figures of its own for the record, such as the staleness of gradients."""
+        """Return figures of the strategy for the record, such as the staleness of gradients."""
         return {}
 
 
 @dataclass(kw_only=True, slots=True)
 class AveragedSync(Sync, ABC):
-    """A strategy whose workers step by themselves; the mean of their weights is the run's answer."""
+    """A strategy whose workers step by themselves; the mean of their weights is the run's result."""
 
     exact: ClassVar[bool] = False
     apart: ClassVar[bool] = True
 
+    def step(self, replica: Replica, comm: Comm, i: int) -> None:
+        apply_alone(replica, comm)
+
     def settle(self, replica: Replica, comm: Comm) -> None:
-        """Average."""
         mean_(comm, replica.params)
 
 
 @contextmanager
 def settled(sync: Sync, replica: Replica, comm: Comm) -> Iterator[None]:
-    """Let every worker have the weights that the run would end with now, and take them back afterwards."""
+    """Give every worker, inside the block, the weights that the run would have if it ended now."""
     before = replica.params.clone() if sync.apart or not sync.lockstep else None
     sync.settle(replica, comm)
     yield
@@ -150,12 +153,12 @@ def make(text: str) -> Sync:
 
 
 def num_ranks(config: RunConfig) -> int:
-    """Return how many ranks a run has: the workers, and the servers of its strategy."""
+    """Return the number of ranks of a run: the workers, and the servers of its strategy."""
     return config.size + make(config.sync).num_servers()
 
 
 def check_features(sync: Sync, features: frozenset[str], engine: str) -> None:
-    """Refuse a strategy that needs what the engine's comm cannot do."""
+    """Raise a UserError if the strategy needs a feature that the engine's comm does not have."""
     missing = sorted(sync.requires - features)
     check(
         not missing,
@@ -164,7 +167,7 @@ def check_features(sync: Sync, features: frozenset[str], engine: str) -> None:
 
 
 def apply_alone(replica: Replica, comm: Comm) -> None:
-    """Step with this worker's own gradient, weighted so that the mean of such steps over the workers is the whole's."""
+    """Step with this worker's gradient times the number of workers, whose mean is the gradient of the global batch."""
     replica.grads.mul_(comm.size)
     replica.apply()
 

@@ -1,4 +1,4 @@
-"""Compressed gradients with error feedback: what a code leaves out goes into the next (Karimireddy et al. 2019)."""
+"""Compressed gradients with error feedback: the error of a code is added to the next (Karimireddy et al. 2019)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,31 +28,28 @@ class Compressed(Sync):
 
     @classmethod
     def from_options(cls, options: Mapping[str, str], owner: str) -> Self:
-        """Choose the codec by the option `codec`, and hand it all other options."""
+        """Make the codec that the option `codec` names, with all other options."""
         others = ",".join(f"{name}={text}" for name, text in options.items() if name != "codec")
         return cls(codec=codecs.make(f"{options.get('codec', DEFAULT)}:{others}"))
 
     @classmethod
     def describe_options(cls) -> list[Option]:
-        """List `codec`, and the options of every codec."""
-        choices = f"How gradients are shortened: one of {', '.join(codecs.names())}."
+        choices = f"How gradients are compressed: one of {', '.join(codecs.names())}."
         return [Option("codec", "a text", DEFAULT, choices), *codecs.describe()]
 
     def start(self, replica: Replica, comm: Comm) -> None:
-        """Agree on the weights; nothing is left out yet."""
         comm.broadcast_(replica.params)
         self._residual = replica.grads.new_zeros(replica.grads.shape)
         params = replica.params
         self.codec.start(replica.shapes(), params.numel(), dtype=params.dtype, device=params.device)
 
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
-        """Encode gradient and residual, keep what the code leaves out, and apply the sum of all codes."""
+        """Encode gradient plus residual, keep the error of the code as residual, and apply the sum of all codes."""
         self._residual += replica.grads
         code = self.codec.encode(self._residual)
         self._residual -= self.codec.decode(code)
-        replica.grads.copy_(comm.add([self.codec.decode(c) for c in comm.all_gather(code)]))
+        replica.grads.copy_(comm.add(map(self.codec.decode, comm.all_gather(code))))
         replica.apply()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Keep the residual, and what the codec goes on from."""
         return {"residual": self._residual, **self.codec.state()}

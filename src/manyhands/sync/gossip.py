@@ -14,13 +14,13 @@ from manyhands.sync.base import AveragedSync, apply_alone
 @final
 @dataclass(kw_only=True, slots=True)
 class Gossip(AveragedSync):
-    """Step alone, then take the mean of the own weights and those of both neighbours on a ring."""
+    """Step alone, then average this worker's weights with those of both neighbours on a ring."""
 
     requires: ClassVar[frozenset[str]] = frozenset({"p2p"})
     pattern: ClassVar = "ring"
 
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
-        """Step alone, then mix: what a worker gives away it gets back elsewhere, so the mean over all is kept."""
+        """Step alone, then average with the neighbours, which leaves the mean over all workers unchanged."""
         apply_alone(replica, comm)
         if comm.size == 1:
             return
@@ -35,11 +35,11 @@ class Gossip(AveragedSync):
 
 def _shift(t: Tensor, comm: Comm, to: int, source: int) -> Tensor:
     """Send to one neighbour and receive from the other; odd ranks receive first, since a send may wait for that."""
-    found = torch.empty_like(t)
+    received = torch.empty_like(t)
     if comm.rank % 2:
-        comm.recv(found, source=source)
+        comm.recv(received, source=source)
         comm.send(t, to=to)
     else:
         comm.send(t, to=to)
-        comm.recv(found, source=source)
-    return found
+        comm.recv(received, source=source)
+    return received

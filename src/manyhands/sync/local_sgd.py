@@ -24,7 +24,6 @@ class LocalSGD(AveragedSync):
         check(self.period >= 1, f"period of local-sgd must be at least 1, got {self.period}")
 
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
-        """Step alone; average when the period is over."""
         apply_alone(replica, comm)
         if (i + 1) % self.period == 0:
             mean_(comm, replica.params)

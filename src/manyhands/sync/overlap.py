@@ -22,13 +22,12 @@ class Overlap(Sync):
     _ends: list[Callable[[], None]] = field(init=False, repr=False, default_factory=list)
     _final: int = field(init=False, repr=False, default=0)
     _islands: dict[int, int] = field(init=False, repr=False, default_factory=dict)
-    """Stop → start of final parts that are not joined to the end yet."""
+    """Start of each final span, by its stop, between which and the end of the gradients some are not final yet."""
 
     def __post_init__(self) -> None:
         check(self.bucket >= 1, f"bucket of overlap must be at least 1, got {self.bucket}")
 
     def start(self, replica: Replica, comm: Comm) -> None:
-        """Agree on the weights, and listen to what becomes final."""
         comm.broadcast_(replica.params)
         self._final = replica.grads.numel()
 
@@ -41,7 +40,7 @@ class Overlap(Sync):
         replica.on_grad_ready(ready)
 
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
-        """Begin the buckets that nobody announced, wait for all, apply."""
+        """Begin the buckets that were not announced, wait for all, and apply."""
         self._begin(replica, comm, 0)
         for end in self._ends:
             end()
@@ -51,7 +50,7 @@ class Overlap(Sync):
         replica.apply()
 
     def _begin(self, replica: Replica, comm: Comm, final: int) -> None:
-        """Begin every bucket above `final`: the same ones in the same order on every rank."""
+        """Begin every bucket that starts at `final` or later: the same ones in the same order on every rank."""
         total = replica.grads.numel()
         while (stop := total - len(self._ends) * self.bucket) > 0 and max(0, stop - self.bucket) >= final:
             self._ends.append(comm.begin_all_reduce_(replica.grads[max(0, stop - self.bucket) : stop]))

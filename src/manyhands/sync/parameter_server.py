@@ -17,9 +17,8 @@ class ParameterServer(ServerSync):
     pattern: ClassVar = "star"
 
     def serve(self, replica: Replica, comm: Comm) -> None:
-        """Wait for all, step, answer all."""
-        while (what := self._shards.take_all(comm)) != DONE:
-            if what == STATE:
+        while (request := self._shards.take_all(comm)) != DONE:
+            if request == STATE:
                 self._shards.answer_state(comm, worker=0)
                 continue
             replica.apply()

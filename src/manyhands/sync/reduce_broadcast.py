@@ -17,7 +17,6 @@ class ReduceBroadcast(Sync):
     updates: ClassVar = "root"
 
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
-        """Reduce, let the root apply, broadcast."""
         comm.reduce_(replica.grads)
         if comm.rank == 0:
             replica.apply()

@@ -21,11 +21,10 @@ class Sharded(Sync):
     updates: ClassVar = "slice"
 
     _rows: Tensor = field(init=False, repr=False)
-    """Room for gradients or weights, one row per rank; the last row may end in padding."""
+    """A buffer for gradients or weights, one row per rank; the last row may end in padding."""
     _update: Update = field(init=False, repr=False)
 
     def start(self, replica: Replica, comm: Comm) -> None:
-        """Agree on the weights, and keep the optimiser to this rank's slice."""
         comm.broadcast_(replica.params)
         spans = cut_aligned(replica.params.numel(), comm.size)
         self._rows = replica.params.new_zeros(comm.size, spans[0][1])
@@ -33,17 +32,15 @@ class Sharded(Sync):
         self._update.narrow(*spans[comm.rank])
 
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
-        """Reduce-scatter the gradients, step the slice, all-gather the weights."""
         start, stop = replica.update.start, replica.update.stop
         self._rows.view(-1)[: replica.grads.numel()] = replica.grads
         replica.grads[start:stop] = comm.reduce_scatter(self._rows)[: stop - start]
         replica.apply()
-        own = self._rows[comm.rank]
-        own[: stop - start] = replica.params[start:stop]
-        replica.params.copy_(comm.all_gather(own).view(-1)[: replica.params.numel()])
+        row = self._rows[comm.rank]
+        row[: stop - start] = replica.params[start:stop]
+        replica.params.copy_(comm.all_gather(row).view(-1)[: replica.params.numel()])
 
     def moments(self, replica: Replica, comm: Comm) -> Moments:
-        """Gather every rank's slice of the optimiser state."""
         elements, scalars = replica.update.moments()
         padded = elements.new_zeros(len(elements), self._rows.shape[1])
         padded[:, : elements.shape[1]] = elements
@@ -51,5 +48,5 @@ class Sharded(Sync):
         return Moments(whole[:, : replica.update.num_weights], scalars)
 
     def notes(self) -> dict[str, float]:
-        """Tell how much optimiser state this rank holds."""
+        """Return the size of this rank's optimiser state."""
         return {"optimizer_bytes": float(self._update.moments().elements.nbytes)}

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from manyhands.comm import Comm
+from manyhands.comm import Comm, exact
 from manyhands.comm.exact import ExactComm, join, subtrees
 from manyhands.comm.self_ import SelfComm
+from manyhands.comm.traced import TracedComm
 
 LANES = st.integers(0, 6).map(lambda k: 2**k)
 
@@ -64,8 +65,8 @@ def test_sums_that_are_begun_and_sums_of_parts_have_these_bits_too(ranks, size: 
     parts = [_sum_of(leaves[a:b]).clone() for a, b in subtrees(8, size)]
 
     def work(comm: Comm) -> Tensor:
-        exact, t = ExactComm(comm, 8), parts[comm.rank].clone()
-        ends = [exact.begin_all_reduce_(t[a:b]) for a, b in ((60, 101), (20, 60), (0, 20))]
+        fixed, t = ExactComm(comm, 8), parts[comm.rank].clone()
+        ends = [fixed.begin_all_reduce_(t[a:b]) for a, b in ((60, 101), (20, 60), (0, 20))]
         for end in ends:
             end()
         return t
@@ -73,6 +74,24 @@ def test_sums_that_are_begun_and_sums_of_parts_have_these_bits_too(ranks, size: 
     for found in ranks(work, size):
         assert torch.equal(found, _sum_of(leaves))
     assert torch.equal(ExactComm(SelfComm(), 8, size).add(parts), _sum_of(leaves))
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 101])
+def test_chunks_of_a_tensor_have_the_bits_of_the_whole(  # type: ignore[no-untyped-def]
+    ranks, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    """Only a chunk of every rank's tensor is in memory at once."""
+    monkeypatch.setattr(exact, "CHUNK_BYTES", 32)
+    parts = [torch.randn(length, generator=torch.Generator().manual_seed(i)) * 10.0 ** (i - 2) for i in range(3)]
+
+    def work(comm: Comm) -> tuple[Tensor, int]:
+        traced, t = TracedComm(comm), parts[comm.rank].clone()
+        ExactComm(traced, 4).all_reduce_(t)
+        return t, traced.messages
+
+    for total, messages in ranks(work, 3):
+        assert torch.equal(total, join(parts, subtrees(4, 3)))
+        assert messages == max(1, -(-length // 8))
 
 
 @pytest.mark.parametrize("servers", [1, 3])

@@ -1,12 +1,16 @@
 """Codes travel instead of gradients: as many bytes as the codec promises, and nothing is lost for ever."""
 
+import weakref
 from functools import partial
 
 import pytest
 import torch
 from driving import drive, make_replica, normed, pulling, stack, whole_numbers
+from torch import Tensor
 
-from manyhands import codec
+from manyhands import codec, sync
+from manyhands.codec import Codec
+from manyhands.comm.self_ import SelfComm
 
 CODE_BYTES = {
     "compressed": lambda n: 2 * n,
@@ -75,3 +79,22 @@ def test_half_precision_halves_what_an_all_gather_would_send(train) -> None:  # 
 def test_codes_that_leave_nothing_out_are_an_all_reduce(ranks) -> None:  # type: ignore[no-untyped-def]
     found, expected = (drive(ranks, t, 3)[0].replica.params for t in ("compressed:codec=topk,ratio=1", "allreduce"))
     torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-15)
+
+
+def test_codes_are_decoded_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank has no room for the gradients of all others at once."""
+    decode, decoded, alive = Codec.decode, list[weakref.ref[Tensor]](), list[int]()
+
+    def counting(self: Codec, code: Tensor) -> Tensor:
+        alive.append(sum(ref() is not None for ref in decoded))
+        t = decode(self, code)
+        decoded.append(weakref.ref(t))
+        return t
+
+    monkeypatch.setattr(Codec, "decode", counting)
+    comm, replica, strategy = SelfComm(), make_replica(), sync.make("compressed:codec=int8")
+    monkeypatch.setattr(comm, "all_gather", lambda code: torch.stack([code] * 8))
+    strategy.start(replica, comm)
+    strategy.step(replica, comm, 0)
+    assert len(alive) == 1 + 8
+    assert max(alive) <= 1
