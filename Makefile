@@ -29,9 +29,9 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The quick tests: rules, documents, and unit tests but for the files that tests/conftest.py calls slow.
+# The quick tests: rules, and unit tests but for the files that tests/conftest.py calls slow.
 check: lint
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" tests/unit tests/test_architecture.py tests/test_documents.py
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" tests/unit tests/test_architecture.py
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile

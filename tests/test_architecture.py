@@ -280,6 +280,34 @@ def _public(tree: ast.Module) -> Iterator[tuple[str, ast.ClassDef | ast.Function
                         yield f"{node.name}.{method.name}", method
 
 
+VAGUE_NAMES = {"found", "each", "own", "asked", "got"}
+"""Names of variables and arguments that do not say what they hold."""
+FEWEST_WORDS = 4
+
+
+def test_variables_name_the_thing() -> None:
+    stored = {node.target for _, cls in _nodes(ast.ClassDef) for node in cls.body if isinstance(node, ast.AnnAssign)}
+    vague = [
+        f"{_at(path, node)} {node.id}"
+        for path, node in _nodes(ast.Name)
+        if isinstance(node.ctx, ast.Store) and node.id in VAGUE_NAMES and node not in stored
+    ]
+    vague += [f"{_at(path, node)} {node.arg}" for path, node in _nodes(ast.arg) if node.arg in VAGUE_NAMES]
+    assert not vague
+
+
+def test_docstrings_say_something() -> None:
+    """One that only repeats the name is left out, where the rule above allows it; "so many" names its argument."""
+    thin = []
+    for path in _modules():
+        for node in ast.walk(_tree(path)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                text = ast.get_docstring(node)
+                if text is not None and (len(text.split()) < FEWEST_WORDS or "so many" in text):
+                    thin.append(f"{_at(path, node)} {text!r}")
+    assert not thin
+
+
 def test_a_class_name_means_one_thing() -> None:
     homes: dict[str, list[str]] = {}
     for path, node in _nodes(ast.ClassDef):

@@ -16,7 +16,7 @@ from types import FrameType
 import torch
 
 from manyhands.profiling.lens import Lens, Pace
-from manyhands.record import Pulse
+from manyhands.record.run import Pulse
 
 LOOK_S = 0.005
 """Seconds between two looks at the stack, on average."""

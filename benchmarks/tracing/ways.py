@@ -11,7 +11,7 @@ from manyhands.comm import Comm
 from manyhands.comm.spans import Spans
 from manyhands.comm.traced import TracedComm
 from manyhands.profiling.profile import profile
-from manyhands.record import RunDir, RunRecord, new_id, open_run
+from manyhands.record.run import RunDir, RunRecord, new_id, open_run
 from manyhands.request import resolve
 from manyhands.run import ignore
 from manyhands.training.job import Job

@@ -27,8 +27,8 @@ from manyhands.launch.environment import outer_world
 from manyhands.launch.spawn import find_mpiexec
 from manyhands.machine import facts
 from manyhands.measurement.measure import figures
-from manyhands.record import Measure
 from manyhands.record.simulation import LEDGER, SimulationRecord
+from manyhands.record.sweep import Measure
 from manyhands.simulation.simulate import simulate
 from manyhands.validation.validate import PredictedCase, compared
 

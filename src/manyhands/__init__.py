@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from manyhands.crossval.record import CrossvalRecord
     from manyhands.crossval.run import cross_validate
     from manyhands.data import Dataset, Split
-    from manyhands.record import Pulse, RunRecord, SweepRecord
+    from manyhands.record.run import Pulse, RunRecord
+    from manyhands.record.sweep import SweepRecord
     from manyhands.run import train
     from manyhands.scaling.sweep import scale
     from manyhands.simulation.simulate import simulate
@@ -44,10 +45,10 @@ __getattr__, __dir__ = lazy(
     {
         "CrossvalRecord": "crossval.record",
         "Dataset": "data",
-        "Pulse": "record",
-        "RunRecord": "record",
+        "Pulse": "record.run",
+        "RunRecord": "record.run",
         "Split": "data",
-        "SweepRecord": "record",
+        "SweepRecord": "record.sweep",
         "Task": "tasks",
         "advise": "advice.advise",
         "calibrate": "calibration.calibrate",

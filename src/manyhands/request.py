@@ -8,7 +8,7 @@ from typing import Any
 from manyhands.config import RunConfig, make_config, read_toml
 from manyhands.errors import UserError, check
 from manyhands.launch.environment import outer_world
-from manyhands.record import RunDir
+from manyhands.record.run import RunDir
 from manyhands.sync.base import make as make_sync
 from manyhands.tasks import Task, load
 from manyhands.tasks.base import GPU_ROWS

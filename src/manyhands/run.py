@@ -17,7 +17,7 @@ from manyhands.launch.blas_threads.trial import with_chosen_threads
 from manyhands.launch.environment import outer_world
 from manyhands.launch.failures import sharing_failures
 from manyhands.machine.load import CoreMeter
-from manyhands.record import RunDir, RunRecord, new_id, open_run
+from manyhands.record.run import RunDir, RunRecord, new_id, open_run
 from manyhands.record.status import noting_failure, own_run
 from manyhands.replica import Batch, Replica
 from manyhands.replica.traits import traits_of

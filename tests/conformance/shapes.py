@@ -8,7 +8,7 @@ from typing import Any
 from manyhands import launch
 from manyhands.config import RunConfig, make_config
 from manyhands.launch.base import Worker
-from manyhands.record import RunDir, open_run
+from manyhands.record.run import RunDir, open_run
 from manyhands.run import ignore
 from manyhands.training.job import Job
 

@@ -11,7 +11,7 @@ from shapes import Group, groups
 from manyhands import codec, registry, sync
 from manyhands.comm import Comm
 from manyhands.config import RunConfig, make_config
-from manyhands.record import RunDir, open_run
+from manyhands.record.run import RunDir, open_run
 from manyhands.sync import Sync
 from manyhands.sync.compressed import DEFAULT
 from manyhands.training.job import Job

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from shapes import Group, groups
 from sync_cases import FIRST, MOST_SERVERS, Case, equals_serial, folder_of, runs, strategies, train_all, world
 
-from manyhands.record import RunDir
+from manyhands.record.run import RunDir
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -14,7 +14,7 @@ import pytest
 
 import manyhands
 from manyhands.cli.main import main
-from manyhands.record import RunDir
+from manyhands.record.run import RunDir
 from manyhands.record.status import status_of
 
 TASK = f"{Path(__file__).with_name('disk.py')}:task"

@@ -17,7 +17,7 @@ import pytest
 
 import manyhands
 from manyhands.launch.mailbox import LiveFolder, read_status
-from manyhands.record import RunDir
+from manyhands.record.run import RunDir
 from manyhands.training.checkpoint import newest_sound
 
 pytest.importorskip("ray")

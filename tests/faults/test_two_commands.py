@@ -13,7 +13,7 @@ import manyhands
 from manyhands.cli.main import main
 from manyhands.errors import UserError
 from manyhands.launch.spawn import find_mpiexec
-from manyhands.record import RunDir
+from manyhands.record.run import RunDir
 
 FAULTY = f"{Path(__file__).with_name('faulty.py')}:slow"
 COMMAND = [sys.executable, "-m", "manyhands", "train", FAULTY]

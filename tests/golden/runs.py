@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import manyhands
-from manyhands.record import RunDir
+from manyhands.record.run import RunDir
 
 FOLDER = Path(__file__).parent
 STEPS = 10

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from manyhands.record import Measure
+from manyhands.record.sweep import Measure
 
 
 @dataclass

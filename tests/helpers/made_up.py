@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from manyhands.record import Cell, Finding, Measure, SweepRecord
+from manyhands.record.sweep import Cell, Finding, Measure, SweepRecord
 from manyhands.scaling.analysis.analyse import analyse
 
 BATCH = 64

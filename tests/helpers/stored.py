@@ -8,7 +8,8 @@ from random import Random
 from made_up import made_up_sweep
 
 from manyhands.config import RunConfig
-from manyhands.record import Measure, Quantiles, RankRecord, RunDir, RunRecord, Steady, SweepDir, SweepRecord
+from manyhands.record.run import Quantiles, RankRecord, RunDir, RunRecord, Steady
+from manyhands.record.sweep import Measure, SweepDir, SweepRecord
 
 STEPS = 400
 

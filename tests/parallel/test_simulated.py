@@ -9,7 +9,7 @@ import pytest
 
 from manyhands import RunRecord
 from manyhands.comm.sim import Instant, Machine
-from manyhands.record import read_events
+from manyhands.record.run import read_events
 from manyhands.virtual.train import train_virtually
 
 Train = Callable[..., RunRecord]

@@ -19,11 +19,12 @@ from manyhands.data import load
 from manyhands.data.idx import read_idx
 from manyhands.errors import UserError
 from manyhands.model.cluster import read_cluster
-from manyhands.record import RunDir, SweepDir, read_events
 from manyhands.record.advice import AdviceDir
 from manyhands.record.calibration import open_calibration
 from manyhands.record.papers import ReproductionDir
+from manyhands.record.run import RunDir, read_events
 from manyhands.record.simulation import SimulationDir, ValidationDir, read_validations
+from manyhands.record.sweep import SweepDir
 from manyhands.report.losses import loss_curve
 from manyhands.report.timeline import read_timeline
 from manyhands.reproduction.store import read_taken

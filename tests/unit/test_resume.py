@@ -13,7 +13,7 @@ from manyhands import codec, launch, registry, sync
 from manyhands.config import RunConfig
 from manyhands.errors import UserError
 from manyhands.launch.base import Launcher, Observer, Worker
-from manyhands.record import Pulse, RunDir, RunRecord
+from manyhands.record.run import Pulse, RunDir, RunRecord
 from manyhands.record.status import own_run
 from manyhands.run import decide
 from manyhands.sync import Sync

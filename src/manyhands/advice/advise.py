@@ -14,8 +14,8 @@ from manyhands.advice.search import Book, Way, affordable, batches, candidates, 
 from manyhands.advice.train import SEEDS, Recipe, StepsLaw, Trainer, known_from
 from manyhands.errors import UserError, check
 from manyhands.launch.environment import outer_world
-from manyhands.record import Pulse
 from manyhands.record.advice import AdviceDir, AdviceRecord, TargetTraining
+from manyhands.record.run import Pulse
 from manyhands.record.store import stem_of
 from manyhands.record.texts import figure
 from manyhands.tasks.load import check_not_importing

@@ -27,7 +27,6 @@ from manyhands.measurement.budget import END_S, Clock
 from manyhands.measurement.budget import START_S as PROCESS_START_S
 from manyhands.measurement.trial import try_steps
 from manyhands.model.undisturbed import undisturbed
-from manyhands.record import Pulse, RunDir, write_atomically
 from manyhands.record.calibration import (
     Calibration,
     CallTimes,
@@ -39,7 +38,8 @@ from manyhands.record.calibration import (
     machine_name,
     open_calibration,
 )
-from manyhands.record.files import alone_in
+from manyhands.record.files import alone_in, write_atomically
+from manyhands.record.run import Pulse, RunDir
 from manyhands.replica.traits import traits_of
 from manyhands.request import absolute, resolve
 from manyhands.run import Ready, preflight

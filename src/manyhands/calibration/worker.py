@@ -12,7 +12,7 @@ from manyhands.calibration.steps import time_steps
 from manyhands.comm import Comm
 from manyhands.comm.texts import gather_texts
 from manyhands.machine.load import CoreMeter
-from manyhands.record import Pulse
+from manyhands.record.run import Pulse
 from manyhands.training.job import Job
 from manyhands.training.watch import Watch
 

@@ -17,7 +17,7 @@ from manyhands.report.tables.table import Column, Table, tabulate
 
 if TYPE_CHECKING:
     from manyhands.crossval.record import CrossvalRecord, CrossvalTable, FoldScore
-    from manyhands.record import Pulse
+    from manyhands.record.run import Pulse
 
 OPTIONS = {
     "folds": CommandOption(int, "Parts of the training samples; each is held out once.", FOLDS),

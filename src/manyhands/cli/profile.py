@@ -16,7 +16,7 @@ from manyhands.config import RunConfig
 from manyhands.errors import check
 from manyhands.launch.environment import leads
 from manyhands.profiling.defaults import PROFILE_S, TRACE
-from manyhands.record import FunctionRow, LineRow, ProfileRecord, RankProfile
+from manyhands.record.profile import FunctionRow, LineRow, ProfileRecord, RankProfile
 from manyhands.record.texts import NOTHING, duration, percent, workers_name
 from manyhands.report.tables.table import Column, Table, tabulate
 

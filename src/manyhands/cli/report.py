@@ -10,9 +10,10 @@ import typer
 from manyhands.cli.options import default_is
 from manyhands.cli.show import people, results, say
 from manyhands.errors import UserError, check, unknown
-from manyhands.record import RunDir, SweepDir
 from manyhands.record.advice import AdviceDir
+from manyhands.record.run import RunDir
 from manyhands.record.simulation import LEDGER, SimulationDir, ValidationDir
+from manyhands.record.sweep import SweepDir
 
 if TYPE_CHECKING:
     from manyhands.report.files import Source

@@ -12,7 +12,7 @@ from manyhands.cli.bars import eta
 from manyhands.cli.options import Json
 from manyhands.cli.show import bars_on_terminal, finish, people, results, say
 from manyhands.cli.tables import print_table
-from manyhands.record import write_atomically
+from manyhands.record.files import write_atomically
 from manyhands.record.papers import ReproductionDir, ReproductionRecord
 
 if TYPE_CHECKING:

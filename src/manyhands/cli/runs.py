@@ -11,8 +11,8 @@ from rich.console import Console
 from manyhands.cli.options import Json, RunsFolder
 from manyhands.cli.show import print_json, results, say
 from manyhands.cli.tables import print_facts, print_table
-from manyhands.record import RunDir, RunRecord
 from manyhands.record.owner import own
+from manyhands.record.run import RunDir, RunRecord
 from manyhands.record.status import record_of, status_of
 from manyhands.record.texts import NOTHING, count, duration, fixed, num_bytes, percent, rate, share, workers_name
 from manyhands.report.tables.runs import compared_table, list_table, ranks_table

@@ -16,8 +16,8 @@ from manyhands.cli.show import bars_on_terminal, finish, people, results, say
 from manyhands.cli.tables import print_table
 from manyhands.errors import check
 from manyhands.machine import facts
-from manyhands.record import SweepRecord
 from manyhands.record.labels import cell_name
+from manyhands.record.sweep import SweepRecord
 from manyhands.record.texts import rate
 from manyhands.scaling.defaults import BUDGET, SET_BY_SWEEP, THREADS, check_kind
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from manyhands.record import Pulse
+    from manyhands.record.run import Pulse
 
     PartsOf: TypeAlias = Callable[[Pulse], list[BarText]]
 

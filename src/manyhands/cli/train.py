@@ -12,7 +12,7 @@ from manyhands.launch.environment import leads
 from manyhands.record.texts import count
 
 if TYPE_CHECKING:
-    from manyhands.record import RunRecord
+    from manyhands.record.run import RunRecord
 
 
 @command_options({}, SETTINGS)

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import final
 
-from manyhands.record import Pulse
+from manyhands.record.run import Pulse
 from manyhands.training.watch import Watch
 
 

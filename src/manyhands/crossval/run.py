@@ -20,8 +20,8 @@ from manyhands.launch.base import Observer
 from manyhands.launch.environment import outer_world
 from manyhands.launch.failures import sharing_failures
 from manyhands.machine import facts
-from manyhands.record import RunDir, new_id, write_atomically
-from manyhands.record.files import writing
+from manyhands.record.files import write_atomically, writing
+from manyhands.record.run import RunDir, new_id
 from manyhands.record.store import write_record, writing_below
 from manyhands.replica import Replica
 from manyhands.replica.fused import FusedReplica

@@ -14,7 +14,7 @@ from manyhands.config import RunConfig
 from manyhands.crossval.units import Unit
 from manyhands.data import Dataset, Split
 from manyhands.errors import Diverged
-from manyhands.record import Pulse
+from manyhands.record.run import Pulse
 from manyhands.replica.random import mix_key
 from manyhands.replica.stacked import FusedStack, Stack
 from manyhands.tasks import Task

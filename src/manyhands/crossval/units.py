@@ -14,7 +14,7 @@ from manyhands.data.arrays import PARSING
 from manyhands.data.folds import stratified
 from manyhands.data.order import cut
 from manyhands.errors import check
-from manyhands.record import write_atomically
+from manyhands.record.files import write_atomically
 
 
 @final

@@ -24,8 +24,8 @@ from manyhands.crossval.units import FoldSettings, Sharing, Unit, read_places, u
 from manyhands.data import Dataset
 from manyhands.data.order import cut
 from manyhands.launch.in_process import in_threads
-from manyhands.record import RunDir
 from manyhands.record.files import writing
+from manyhands.record.run import RunDir
 from manyhands.replica.stacked import most_in_a_stack
 from manyhands.tasks import Task
 from manyhands.tasks.setup import device_of, load_data, loss_of, make_replica

@@ -12,7 +12,7 @@ from manyhands.comm.barrier import GroupAborted
 from manyhands.errors import ManyhandsError, Stopped
 from manyhands.launch.base import Observer, Worker, failure
 from manyhands.launch.guard.state import own_state
-from manyhands.record import Pulse
+from manyhands.record.run import Pulse
 from manyhands.training.job import Job
 from manyhands.training.watch import Watch
 

@@ -25,8 +25,8 @@ from pydantic import ValidationError
 from manyhands.config import RunConfig
 from manyhands.errors import Diverged, ManyhandsError, RankFailed, Stopped, UserError
 from manyhands.launch.signals.stops import STOPS
-from manyhands.record import Pulse, RunDir, write_atomically
-from manyhands.record.files import writing
+from manyhands.record.files import write_atomically, writing
+from manyhands.record.run import Pulse, RunDir
 from manyhands.training.watch import Observer, Watch
 
 if TYPE_CHECKING:

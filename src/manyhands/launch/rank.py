@@ -44,7 +44,7 @@ from manyhands.launch.in_process import run_threads
 from manyhands.launch.mailbox import LiveFolder, LiveWatch, read_job, stop_on_signals, write_failure
 from manyhands.launch.signals.interrupt import die_with_parent
 from manyhands.machine import facts
-from manyhands.record import write_atomically
+from manyhands.record.files import write_atomically
 from manyhands.sync.base import num_ranks
 from manyhands.tasks.setup import device_of, load_data
 from manyhands.training.job import Job

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import final
 
 from manyhands.machine import facts
-from manyhands.record import Others
+from manyhands.record.run import Others
 
 SHORTEST_S = 0.3
 """Shortest time to measure over: the system counts in hundredths of a second."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from manyhands.errors import check
-from manyhands.record import Cell
+from manyhands.record.sweep import Cell
 from manyhands.record.texts import duration
 
 ENOUGH_REPEATS = 5

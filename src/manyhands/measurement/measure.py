@@ -16,7 +16,8 @@ from manyhands.errors import UserError
 from manyhands.launch.signals.interrupt import die_with_parent
 from manyhands.machine.energy import EnergyMeter
 from manyhands.machine.load import CoreMeter, others_of
-from manyhands.record import Measure, RunDir, RunRecord
+from manyhands.record.run import RunDir, RunRecord
+from manyhands.record.sweep import Measure
 
 PREFIX = "manyhands: "
 """How the line on stderr begins that says why a command failed."""

@@ -15,7 +15,7 @@ from manyhands.comm.texts import gather_texts
 from manyhands.machine.load import interruptions
 from manyhands.measurement.calls import CallLog, Note, Spent, Tally, Toll, slow_down
 from manyhands.profiling.functions import function_row, line_rows
-from manyhands.record import Pulse
+from manyhands.record.run import Pulse
 from manyhands.training.job import Job
 from manyhands.training.journal import Journal
 from manyhands.training.loop import train_rank

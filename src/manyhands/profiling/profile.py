@@ -17,7 +17,8 @@ from manyhands.machine.load import CoreMeter
 from manyhands.measurement.trial import Trial, try_steps
 from manyhands.profiling.defaults import PROFILE_S, TRACE
 from manyhands.profiling.lens import Pace, profile_rank
-from manyhands.record import FunctionRow, LineRow, ProfileRecord, RankProfile, RunDir, RunRecord, new_id
+from manyhands.record.profile import FunctionRow, LineRow, ProfileRecord, RankProfile
+from manyhands.record.run import RunDir, RunRecord, new_id
 from manyhands.record.store import write_record
 from manyhands.request import resolve
 from manyhands.run import ignore, opened, try_step

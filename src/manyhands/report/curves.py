@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
-from manyhands.record import Cell, Finding, Fit, Row, SweepRecord
+from manyhands.record.sweep import Cell, Finding, Fit, Row, SweepRecord
 from manyhands.record.texts import images_name
 from manyhands.report.scores import grouped
 

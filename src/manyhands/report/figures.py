@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import get_args
 
-from manyhands.record import Cause, Fit, Interval, Row, SweepRecord
 from manyhands.record.labels import cell_names, coverage, with_coverage
+from manyhands.record.sweep import Cause, Fit, Interval, Row, SweepRecord
 from manyhands.record.texts import in_brackets, milliseconds
 from manyhands.report.curves import Curve, curves, fitted_speed_up
 from manyhands.report.drawing import Axis, Figure, Series, View, dashed, listed

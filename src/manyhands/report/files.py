@@ -5,10 +5,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from manyhands.errors import UserError, check
-from manyhands.record import RunDir, SweepDir, write_atomically
 from manyhands.record.advice import AdviceDir
+from manyhands.record.files import write_atomically
+from manyhands.record.run import RunDir
 from manyhands.record.simulation import SimulationDir, ValidationDir, read_validations
 from manyhands.record.status import record_of
+from manyhands.record.sweep import SweepDir
 from manyhands.report.advice import advice_page
 from manyhands.report.html import Page, render
 from manyhands.report.pages import sweep_page

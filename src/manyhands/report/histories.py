@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from manyhands.record import RunDir, SweepDir, SweepRecord
+from manyhands.record.run import RunDir
+from manyhands.record.sweep import SweepDir, SweepRecord
 from manyhands.record.texts import milliseconds
 from manyhands.report.drawing import Axis, Bars, Figure, Item, Mark, Series, View, listed
 from manyhands.report.figures import row_labels

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
 
-from manyhands.record import RunDir
+from manyhands.record.run import RunDir
 
 MOST_POINTS = 300
 """Most points of one curve."""

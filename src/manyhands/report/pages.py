@@ -1,7 +1,7 @@
 """The page of a sweep."""
 
-from manyhands.record import Row, SweepDir, SweepRecord
 from manyhands.record.labels import cell_name, cell_names, with_coverage
+from manyhands.record.sweep import Row, SweepDir, SweepRecord
 from manyhands.record.texts import NOTHING, percent, rate, times
 from manyhands.report.curves import curves
 from manyhands.report.figures import CAUSES, least_coverage, sweep_figures

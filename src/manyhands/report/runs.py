@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 
-from manyhands.record import RunDir, RunRecord
+from manyhands.record.run import RunDir, RunRecord
 from manyhands.record.texts import count, duration, fixed, percent, rate, times
 from manyhands.report.drawing import Figure
 from manyhands.report.histories import DrawnRun, losses, timelines

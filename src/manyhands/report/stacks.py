@@ -4,8 +4,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from manyhands.record import Row, Steady
+from manyhands.record.run import Steady
 from manyhands.record.simulation import SimulationRow
+from manyhands.record.sweep import Row
 from manyhands.record.texts import milliseconds, share
 from manyhands.report.drawing import Axis, Bars, Figure, Item, View, listed
 

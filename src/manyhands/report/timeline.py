@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from manyhands.record import RunDir
+from manyhands.record.run import RunDir
 
 MOST_SPANS = 1500
 """Most spans of one timeline; later steps are left out."""

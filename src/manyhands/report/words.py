@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from manyhands.record import Fit, Interval, Remedy, Row, SweepRecord
 from manyhands.record.labels import cell_names, coverage, span, with_coverage, with_span, workers_span
-from manyhands.record.sweep import LARGE_ERROR_PCT
+from manyhands.record.sweep import LARGE_ERROR_PCT, Fit, Interval, Remedy, Row, SweepRecord
 from manyhands.record.texts import count, day, duration, figure, in_brackets, percent, rate
 from manyhands.report.curves import Curve, curves
 from manyhands.report.tables.sweeps import LAWS

@@ -9,8 +9,9 @@ from typing import Any
 from manyhands.crossval.record import CrossvalRecord
 from manyhands.errors import UserError
 from manyhands.measurement.measure import measure, run_for_record
-from manyhands.record import ProfileRecord, RunDir
 from manyhands.record.papers import ReproductionDir, Taken
+from manyhands.record.profile import ProfileRecord
+from manyhands.record.run import RunDir
 from manyhands.reproduction.base import Setting
 
 PATIENCE = 20.0

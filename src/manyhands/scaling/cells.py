@@ -8,7 +8,7 @@ from typing import Any
 from manyhands import launch, sync
 from manyhands.data.order import num_batches
 from manyhands.errors import UserError, check
-from manyhands.record import Cell
+from manyhands.record.sweep import Cell
 from manyhands.request import resolve
 from manyhands.scaling.request import SweepRequest
 from manyhands.sync.base import check_features

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from manyhands.errors import unknown
 
 if TYPE_CHECKING:
-    from manyhands.record import Kind
+    from manyhands.record.sweep import Kind
 
 KINDS = ("strong", "weak")
 BUDGET = "5m"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from manyhands.record import Cell, Measure
+from manyhands.record.sweep import Cell, Measure
 
 PILOT = -1
 """The repeat number of the pilot runs, before the first repeat."""

@@ -14,7 +14,7 @@ from manyhands.errors import UserError, check
 from manyhands.machine import facts
 from manyhands.measurement.budget import parse_duration
 from manyhands.measurement.trial import try_steps
-from manyhands.record import Kind
+from manyhands.record.sweep import Kind
 from manyhands.request import resolve
 from manyhands.run import preflight
 from manyhands.scaling.defaults import BELONG_TO_CELLS, BUDGET, SET_BY_SWEEP, THREADS

@@ -4,8 +4,9 @@ import contextlib
 from pathlib import Path
 
 from manyhands.errors import UserError, check
-from manyhands.record import Kind, Measure, SweepDir, write_atomically
+from manyhands.record.files import write_atomically
 from manyhands.record.store import read_lines, stem_of, writing_below
+from manyhands.record.sweep import Kind, Measure, SweepDir
 from manyhands.request import absolute
 from manyhands.scaling.request import SweepRequest
 

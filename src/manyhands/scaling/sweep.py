@@ -14,9 +14,10 @@ from manyhands.machine.load import CoreMeter
 from manyhands.measurement import budget
 from manyhands.measurement.budget import Clock, Pilot, RunLength
 from manyhands.measurement.measure import TOO_LONG, measure
-from manyhands.record import Cell, Measure, SweepDir, SweepRecord, write_atomically
+from manyhands.record.files import write_atomically
 from manyhands.record.owner import own
 from manyhands.record.store import append_lines
+from manyhands.record.sweep import Cell, Measure, SweepDir, SweepRecord
 from manyhands.record.texts import count
 from manyhands.scaling import checks
 from manyhands.scaling.analysis.analyse import analyse

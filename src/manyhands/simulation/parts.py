@@ -18,8 +18,8 @@ from manyhands.codec import Codec
 from manyhands.data import Dataset
 from manyhands.errors import check
 from manyhands.launch.blas_threads.count import process_settings
-from manyhands.record import write_atomically
 from manyhands.record.calibration import Calibration
+from manyhands.record.files import write_atomically
 from manyhands.record.simulation import CodecTimes, Parts
 from manyhands.replica import Batch, Replica
 from manyhands.replica.meta import GradientReady, Outline, outline_of

@@ -15,8 +15,8 @@ from manyhands.errors import ManyhandsError, check, unknown
 from manyhands.launch.environment import outer_world
 from manyhands.launch.user_folder import calibration_path
 from manyhands.machine import facts
-from manyhands.record import Pulse
 from manyhands.record.calibration import Calibration, differences, read_calibration
+from manyhands.record.run import Pulse
 from manyhands.record.simulation import SimulationDir, SimulationRecord, SimulationRow, TrainedRow
 from manyhands.record.store import stem_of, write_record
 from manyhands.request import absolute

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.errors import check
-from manyhands.record import Pulse
+from manyhands.record.run import Pulse
 from manyhands.record.simulation import Estimate, SimulationRow, TrainedRow
 from manyhands.simulation.predict import MOST_RANKS, Predictor
 from manyhands.simulation.request import WorkerCount

@@ -12,7 +12,7 @@ from torch import Tensor
 from manyhands.comm import ANY, Comm
 from manyhands.config import RunConfig
 from manyhands.errors import check
-from manyhands.record import read_events
+from manyhands.record.run import read_events
 from manyhands.replica import Replica
 from manyhands.replica.update import Moments, cut_aligned
 from manyhands.sync.base import Sync

@@ -8,7 +8,7 @@ from manyhands.comm import Comm
 from manyhands.comm.traced import TracedComm
 from manyhands.config import RunConfig
 from manyhands.data import Dataset
-from manyhands.record import RunDir
+from manyhands.record.run import RunDir
 from manyhands.replica import Replica
 from manyhands.sync import Sync
 from manyhands.tasks import Task

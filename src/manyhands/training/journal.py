@@ -9,8 +9,8 @@ from typing import final
 from manyhands.data import Split
 from manyhands.errors import Diverged
 from manyhands.machine.load import CoreMeter
-from manyhands.record import Pulse, RunDir, write_atomically
-from manyhands.record.files import flush, writing
+from manyhands.record.files import flush, write_atomically, writing
+from manyhands.record.run import Pulse, RunDir
 from manyhands.replica.base import Loss
 from manyhands.sync.base import settled
 from manyhands.training.checkpoint import Cursor, state_of_rank, write_checkpoint

@@ -6,7 +6,7 @@ from typing import Any
 
 from manyhands.comm.texts import gather_texts
 from manyhands.machine.load import CoreMeter
-from manyhands.record import write_atomically
+from manyhands.record.files import write_atomically
 from manyhands.training.job import RankContext
 from manyhands.training.meter import TimeSplit
 from manyhands.training.summary import gather_ranks, store_timeline

@@ -16,8 +16,8 @@ from manyhands.comm.texts import gather_texts
 from manyhands.errors import CannotWrite, ManyhandsError
 from manyhands.machine import facts
 from manyhands.machine.load import CoreMeter, others_of
-from manyhands.record import Others, Quantiles, RankRecord, RunDir, RunRecord, Steady, write_atomically
-from manyhands.record.files import flush, writing
+from manyhands.record.files import flush, write_atomically, writing
+from manyhands.record.run import Others, Quantiles, RankRecord, RunDir, RunRecord, Steady
 from manyhands.replica import Replica
 from manyhands.training.checkpoint import weights_sha256, write_weights
 from manyhands.training.job import RankContext

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from manyhands.record import Pulse
+from manyhands.record.run import Pulse
 
 Observer = Callable[[Pulse], None]
 """Is shown the run's progress."""

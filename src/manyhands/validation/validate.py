@@ -17,7 +17,6 @@ from manyhands.launch.user_folder import calibration_path
 from manyhands.machine import facts
 from manyhands.machine.load import worst
 from manyhands.measurement.measure import measure
-from manyhands.record import Measure
 from manyhands.record.calibration import read_calibration
 from manyhands.record.simulation import (
     LEDGER,
@@ -28,6 +27,7 @@ from manyhands.record.simulation import (
     ValidationRecord,
 )
 from manyhands.record.store import append_lines, stem_of, write_record
+from manyhands.record.sweep import Measure
 from manyhands.request import absolute, resolve
 from manyhands.simulation.request import SUCH_HOSTS, read_counts, read_engines, read_syncs
 from manyhands.simulation.simulate import Observer, simulate

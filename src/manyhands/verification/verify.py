@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from manyhands import sync, tasks
 from manyhands.config import RunConfig
 from manyhands.launch.base import Observer
-from manyhands.record import RunDir, RunRecord
+from manyhands.record.run import RunDir, RunRecord
 from manyhands.replica import Replica
 from manyhands.run import Ready, execute, ignore, preflight
 from manyhands.tasks import Task

@@ -10,7 +10,7 @@ from manyhands.launch.base import failure
 from manyhands.launch.blas_threads.count import process_settings
 from manyhands.machine import facts
 from manyhands.model.machine import CalibratedMachine
-from manyhands.record import Pulse, RunDir, RunRecord
+from manyhands.record.run import Pulse, RunDir, RunRecord
 from manyhands.replica import Replica
 from manyhands.run import Ready
 from manyhands.sync import Sync

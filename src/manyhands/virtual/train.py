@@ -24,7 +24,7 @@ from manyhands.errors import Diverged, check
 from manyhands.launch.base import Observer
 from manyhands.launch.blas_threads.count import process_settings
 from manyhands.machine import facts
-from manyhands.record import RankRecord, RunDir, open_run
+from manyhands.record.run import RankRecord, RunDir, open_run
 from manyhands.record.store import write_record
 from manyhands.record.texts import num_bytes
 from manyhands.record.virtual import Method, VirtualPoint, VirtualRecord

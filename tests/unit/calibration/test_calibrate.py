@@ -26,7 +26,6 @@ from manyhands.machine import facts
 from manyhands.measurement.budget import Clock
 from manyhands.model.crowd import run_spread
 from manyhands.model.machine import CalibratedMachine
-from manyhands.record import Others
 from manyhands.record.calibration import (
     Calibration,
     CoreTimes,
@@ -35,6 +34,7 @@ from manyhands.record.calibration import (
     open_calibration,
     read_calibration,
 )
+from manyhands.record.run import Others
 
 SIZES = (0, 8, 4096)
 TINY = Path(__file__).parents[2] / "conformance" / "tiny.py"

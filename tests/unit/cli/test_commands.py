@@ -12,7 +12,7 @@ from made_up_machine import calibration
 from manyhands.cli import doctor
 from manyhands.cli.main import main
 from manyhands.config import RunConfig
-from manyhands.record import RunDir, RunRecord
+from manyhands.record.run import RunDir, RunRecord
 from manyhands.report.runs import runs_page
 
 SMALL = "--data mnist:train=200,test=50 --epochs 1"

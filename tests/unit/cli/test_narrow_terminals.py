@@ -15,7 +15,7 @@ from stored import stored_run
 
 from manyhands.cli import advise, calibrate, runs, scale, simulate, validate
 from manyhands.cli.tables import print_table
-from manyhands.record import RunRecord
+from manyhands.record.run import RunRecord
 from manyhands.record.simulation import ValidationRecord
 from manyhands.report.tables.runs import answers_table, compared_table
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from manyhands.cli.main import main
 from manyhands.cli.profile import show
-from manyhands.record import FunctionRow, LineRow, ProfileRecord, RankProfile
+from manyhands.record.profile import FunctionRow, LineRow, ProfileRecord, RankProfile
 
 Run = Callable[[str], tuple[int, str, str]]
 

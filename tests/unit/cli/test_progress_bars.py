@@ -11,7 +11,7 @@ from rich.console import Console
 
 from manyhands.cli import show
 from manyhands.cli.bars import BarText, ProgressBars, clock, fitting
-from manyhands.record import Pulse
+from manyhands.record.run import Pulse
 
 
 def pulse(**more: object) -> Pulse:

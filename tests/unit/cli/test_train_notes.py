@@ -6,7 +6,7 @@ import pytest
 
 from manyhands import RunRecord
 from manyhands.cli.train import show
-from manyhands.record import Others
+from manyhands.record.run import Others
 
 
 def test_threads_chosen_and_others_are_said_only_where_there_is_something_to_say(

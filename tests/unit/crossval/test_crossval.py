@@ -24,7 +24,7 @@ from manyhands.crossval.run import cross_validate, tabulate
 from manyhands.crossval.units import FoldSettings, assign, units_of
 from manyhands.data import Dataset, Split
 from manyhands.errors import Diverged, RankFailed, UserError
-from manyhands.record import Pulse
+from manyhands.record.run import Pulse
 from manyhands.tasks.setup import load_data
 from manyhands.training.job import Job
 from manyhands.training.loop import train_rank

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from manyhands.comm import Comm
-from manyhands.record import Pulse
+from manyhands.record.run import Pulse
 from manyhands.training.job import Job
 from manyhands.training.watch import Watch
 

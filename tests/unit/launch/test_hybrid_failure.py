@@ -8,7 +8,7 @@ import pytest
 from manyhands import launch
 from manyhands.config import make_config
 from manyhands.errors import RankFailed
-from manyhands.record import RunDir, open_run
+from manyhands.record.run import RunDir, open_run
 from manyhands.run import ignore
 from manyhands.training.job import Job
 

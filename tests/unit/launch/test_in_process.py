@@ -14,7 +14,7 @@ from manyhands.config import make_config
 from manyhands.errors import RankFailed, UserError
 from manyhands.launch.blas_threads.count import blas_threads
 from manyhands.launch.environment import check_alone, outer_world
-from manyhands.record import RunDir
+from manyhands.record.run import RunDir
 from manyhands.run import ignore
 from manyhands.training.job import Job
 from manyhands.training.watch import Watch

@@ -21,7 +21,7 @@ from manyhands.launch.mailbox import (
     write_failure,
 )
 from manyhands.launch.signals.stops import STOPS
-from manyhands.record import Pulse, RunDir
+from manyhands.record.run import Pulse, RunDir
 
 PULSE = Pulse(
     step=1,

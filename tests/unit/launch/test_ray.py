@@ -33,7 +33,7 @@ from manyhands.launch.on_ray import guard as ray_guard
 from manyhands.launch.on_ray.actor import FAILURE
 from manyhands.launch.signals.waiting import StopMonitor
 from manyhands.machine import facts
-from manyhands.record import Pulse, RunDir, open_run
+from manyhands.record.run import Pulse, RunDir, open_run
 from manyhands.run import ignore
 from manyhands.training.job import Job
 

@@ -23,7 +23,7 @@ from manyhands.launch.signals import waiting
 from manyhands.launch.signals.interrupt import stop_on_signal
 from manyhands.launch.signals.stops import STOPS
 from manyhands.launch.signals.waiting import FIRST_S, LEAST_S, MANY, StopMonitor
-from manyhands.record import Pulse, RunDir
+from manyhands.record.run import Pulse, RunDir
 from manyhands.run import ignore
 from manyhands.training.job import Job
 from manyhands.training.watch import Observer, Watch

@@ -28,7 +28,7 @@ from manyhands.launch.blas_threads.trial import (
 )
 from manyhands.machine import facts
 from manyhands.machine.load import CoreMeter
-from manyhands.record import Others, RunDir
+from manyhands.record.run import Others, RunDir
 from manyhands.request import resolve, resume_config
 from manyhands.run import preflight
 

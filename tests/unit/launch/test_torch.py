@@ -18,7 +18,7 @@ from manyhands.launch.guard.process import cause_of
 from manyhands.launch.mailbox import LiveFolder, LiveWatch, read_failures, write_failure
 from manyhands.launch.spawn import Children, Mpiexec, num_processes
 from manyhands.launch.supervisor import _RankProcesses
-from manyhands.record import RunDir, open_run
+from manyhands.record.run import RunDir, open_run
 from manyhands.run import ignore
 from manyhands.training.job import Job
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from manyhands.machine import facts
 from manyhands.machine.load import CoreMeter, CoreUse, others_of, worst
-from manyhands.record import Others, RunRecord
+from manyhands.record.run import Others, RunRecord
 
 shares = st.lists(st.floats(0, 1), min_size=1, max_size=4)
 

@@ -22,7 +22,7 @@ from manyhands.measurement.budget import (
     steps_of_pilot,
     too_short,
 )
-from manyhands.record import Cell
+from manyhands.record.sweep import Cell
 
 pilots = st.lists(st.builds(Pilot, fixed_s=st.floats(0.1, 20), step_s=st.floats(1e-5, 5)), min_size=1, max_size=12)
 budgets = st.floats(1, 1e5)

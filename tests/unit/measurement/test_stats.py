@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.measurement import stats
-from manyhands.record import Interval
+from manyhands.record.sweep import Interval
 
 TIMES = st.floats(1e-3, 1e6)
 

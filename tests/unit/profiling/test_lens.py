@@ -8,7 +8,7 @@ import pytest
 
 from manyhands.profiling.functions import file_of, line_of, name_of
 from manyhands.profiling.lens import Lens, Pace
-from manyhands.record import Pulse
+from manyhands.record.run import Pulse
 
 
 class Followed:

@@ -16,7 +16,8 @@ from manyhands.config import RunConfig
 from manyhands.errors import RankFailed, UserError
 from manyhands.measurement.trial import Trial
 from manyhands.profiling.profile import COST, NOTE_S, pace_of, profile
-from manyhands.record import ProfileRecord, RankProfile, RunRecord
+from manyhands.record.profile import ProfileRecord, RankProfile
+from manyhands.record.run import RunRecord
 
 FAULTY = Path(__file__).parents[2] / "faults" / "faulty.py"
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from manyhands.errors import Diverged, RankFailed, UserError
-from manyhands.record import RunDir, owner
+from manyhands.record import owner
 from manyhands.record.owner import OWNER, Owner, own, state_of
+from manyhands.record.run import RunDir
 from manyhands.record.status import note_failure, noting_failure, own_run, status_of
 
 HERE = Owner(socket.gethostname(), os.getpid(), "2026-01-01 00:00:00", owner._boot(), owner._started(os.getpid()))

@@ -12,10 +12,12 @@ import pytest
 
 from manyhands.config import make_config, read_toml
 from manyhands.errors import CannotWrite, UserError
-from manyhands.record import RunDir, RunRecord, SweepDir, new_id, open_run, write_atomically
 from manyhands.record.advice import AdviceDir
+from manyhands.record.files import write_atomically
 from manyhands.record.papers import ReproductionDir
+from manyhands.record.run import RunDir, RunRecord, new_id, open_run
 from manyhands.record.simulation import SimulationDir, ValidationDir
+from manyhands.record.sweep import SweepDir
 
 
 def _opened(out: Path, name: str, **settings: object) -> RunDir:

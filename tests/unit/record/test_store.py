@@ -8,11 +8,12 @@ import pytest
 from pydantic import BaseModel
 
 from manyhands.errors import UserError
-from manyhands.record import RunDir, SweepDir
 from manyhands.record.advice import AdviceDir
 from manyhands.record.papers import ReproductionDir
+from manyhands.record.run import RunDir
 from manyhands.record.simulation import SimulationDir, ValidationDir
 from manyhands.record.store import append_lines, new_name, read_lines, stem_of
+from manyhands.record.sweep import SweepDir
 
 KINDS = (AdviceDir, ReproductionDir, RunDir, SimulationDir, SweepDir, ValidationDir)
 

@@ -14,7 +14,7 @@ import pytest
 from browser import PHONE, PLOTS, SHOWN, TABLES, Look, browsing, look
 from stored import stored_run, stored_sweep
 
-from manyhands.record import SweepRecord
+from manyhands.record.sweep import SweepRecord
 from manyhands.report.files import page_of, write_texts
 from manyhands.report.html import render
 from manyhands.report.pages import sweep_page

@@ -11,8 +11,8 @@ from made_up import made_up_cells, made_up_sweep
 from reading import drawn
 from stored import stored_run, stored_sweep
 
-from manyhands.record import Kind, Row, SweepRecord
 from manyhands.record.labels import cell_name
+from manyhands.record.sweep import Kind, Row, SweepRecord
 from manyhands.report.curves import curves, fitted_speed_up
 from manyhands.report.drawing import Figure, Series
 from manyhands.report.figures import row_labels, sweep_figures

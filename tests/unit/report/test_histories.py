@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored import STEPS, stored_run, stored_sweep, write_losses
 
-from manyhands.record import RunDir
+from manyhands.record.run import RunDir
 from manyhands.report.drawing import Series
 from manyhands.report.histories import losses, runs_of, timelines
 from manyhands.report.losses import loss_curve

@@ -13,7 +13,7 @@ from reading import EVIL, Reader
 from stored import store, stored_run, stored_sweep
 
 from manyhands.errors import UserError
-from manyhands.record import Interval, SweepDir, SweepRecord
+from manyhands.record.sweep import Interval, SweepDir, SweepRecord
 from manyhands.report import files as report
 from manyhands.report.html import render
 from manyhands.report.pages import sweep_page
@@ -169,7 +169,7 @@ def test_tables_for_a_terminal_need_no_plotly(tmp_path: Path) -> None:
         import sys
         from pathlib import Path
         sys.modules["plotly"] = None
-        from manyhands.record import SweepDir
+        from manyhands.record.sweep import SweepDir
         from manyhands.report import words
         from manyhands.report.tables import sweeps
         record = SweepDir(Path(sys.argv[1])).read()
@@ -238,7 +238,8 @@ def test_drawing_needs_neither_torch_nor_mpi(tmp_path: Path) -> None:
         import sys
         from pathlib import Path
         from manyhands.report import files as report
-        from manyhands.record import RunDir, SweepDir
+        from manyhands.record.run import RunDir
+        from manyhands.record.sweep import SweepDir
         from manyhands.record.simulation import SimulationDir
         from manyhands.report.files import page_of, write_pictures
         report.write(SweepDir(Path(sys.argv[1])))

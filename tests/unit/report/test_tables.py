@@ -11,9 +11,10 @@ from made_up import made_up_sweep
 from rich.console import Console
 
 from manyhands.cli.tables import print_table
-from manyhands.record import Cell, Interval, Others, Row, SweepRecord
 from manyhands.record.labels import cell_name
+from manyhands.record.run import Others
 from manyhands.record.simulation import Estimate
+from manyhands.record.sweep import Cell, Interval, Row, SweepRecord
 from manyhands.record.texts import milliseconds
 from manyhands.report.html import Page, Section, render
 from manyhands.report.tables.sweeps import ON_TERMINAL, fits_table, notes, numbers_table, scaling_table

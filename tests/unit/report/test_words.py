@@ -3,7 +3,7 @@
 import pytest
 from made_up import made_up_sweep
 
-from manyhands.record import Fit, Interval, Remedy, Row, SweepRecord
+from manyhands.record.sweep import Fit, Interval, Remedy, Row, SweepRecord
 from manyhands.report.words import (
     best_row,
     explanation,

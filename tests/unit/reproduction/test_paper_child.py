@@ -9,8 +9,9 @@ import pytest
 from manyhands.config import RunConfig
 from manyhands.crossval.record import CrossvalRecord, HoldOut
 from manyhands.measurement import measure as measuring
-from manyhands.record import FunctionRow, Measure, ProfileRecord, RankProfile
 from manyhands.record.papers import ReproductionDir
+from manyhands.record.profile import FunctionRow, ProfileRecord, RankProfile
+from manyhands.record.sweep import Measure
 from manyhands.reproduction import child
 from manyhands.reproduction.base import Setting
 

@@ -11,7 +11,8 @@ import pytest
 from faked import FakeMeasure
 
 from manyhands.cli.main import main
-from manyhands.record import RunDir, SweepDir, SweepRecord
+from manyhands.record.run import RunDir
+from manyhands.record.sweep import SweepDir, SweepRecord
 from manyhands.report import files as report
 from manyhands.scaling import checks, sweep
 

@@ -13,9 +13,9 @@ from faked import FakeMeasure
 import manyhands
 from manyhands.errors import UserError
 from manyhands.measurement.budget import Clock, parse_duration
-from manyhands.record import Measure, SweepDir, SweepRecord
 from manyhands.record.owner import OWNER, own
 from manyhands.record.store import append_lines
+from manyhands.record.sweep import Measure, SweepDir, SweepRecord
 from manyhands.record.texts import count
 from manyhands.report.tables import sweeps
 from manyhands.scaling import checks as sweep_checks

@@ -14,7 +14,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from manyhands import registry, sync
 from manyhands.comm import Comm
 from manyhands.comm.traced import TracedComm
-from manyhands.record import RunDir, RunRecord
+from manyhands.record.run import RunDir, RunRecord
 from manyhands.replica import Replica, build
 from manyhands.sync import Sync
 

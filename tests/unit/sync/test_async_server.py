@@ -19,7 +19,7 @@ from manyhands.cli.main import main
 from manyhands.comm import Comm
 from manyhands.comm.threads import ThreadComm, ThreadGroup
 from manyhands.errors import UserError
-from manyhands.record import RunDir, RunRecord
+from manyhands.record.run import RunDir, RunRecord
 from manyhands.replica import Replica
 from manyhands.request import resolve
 from manyhands.run import preflight

@@ -13,7 +13,7 @@ from manyhands import launch, sync
 from manyhands.comm import Comm
 from manyhands.config import make_config
 from manyhands.errors import UserError
-from manyhands.record import RunDir, open_run
+from manyhands.record.run import RunDir, open_run
 from manyhands.run import ignore
 from manyhands.sync.base import check_features
 from manyhands.training.job import Job

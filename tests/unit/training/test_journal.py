@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.record import Pulse, RunDir
+from manyhands.record.run import Pulse, RunDir
 from manyhands.report.losses import loss_curve
 from manyhands.training.checkpoint import checkpoints
 from manyhands.training.journal import _keep_lines

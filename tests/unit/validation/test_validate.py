@@ -11,9 +11,9 @@ import pytest
 from made_up_machine import calibration, constant, network
 
 from manyhands.errors import UserError
-from manyhands.record import Measure
 from manyhands.record.simulation import LEDGER, ValidationRecord, read_validations
 from manyhands.record.store import append_lines
+from manyhands.record.sweep import Measure
 from manyhands.simulation import simulate as simulation
 from manyhands.validation import validate as module
 

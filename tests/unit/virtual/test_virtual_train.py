@@ -16,7 +16,7 @@ from manyhands import RunRecord
 from manyhands.comm.sim import Instant, Machine
 from manyhands.errors import Diverged, UserError
 from manyhands.model.machine import CalibratedMachine
-from manyhands.record import Pulse, read_events
+from manyhands.record.run import Pulse, read_events
 from manyhands.record.virtual import VirtualRecord
 from manyhands.sync import make as make_sync
 from manyhands.virtual import courses as virtual_courses

@@ -22,8 +22,8 @@ from manyhands.launch.blas_threads.count import process_settings, ranks_here
 from manyhands.launch.user_folder import chosen_threads_path
 from manyhands.machine import facts
 from manyhands.machine.load import SHORTEST_S, CoreMeter, others_of
-from manyhands.record import Others, write_atomically
-from manyhands.record.files import alone_in
+from manyhands.record.files import alone_in, write_atomically
+from manyhands.record.run import Others
 from manyhands.replica import Replica
 from manyhands.tasks.seeding import seeded
 from manyhands.training.plan import Plan

@@ -16,7 +16,7 @@ from manyhands.launch.mailbox import LiveFolder, LiveWatch, failure_values, read
 from manyhands.launch.on_ray.cluster import load
 from manyhands.launch.rank import load_worker, share_of_host
 from manyhands.launch.signals.interrupt import die_with_parent
-from manyhands.record import write_atomically
+from manyhands.record.files import write_atomically
 from manyhands.tasks.setup import device_of
 
 FAILURE = "failure"

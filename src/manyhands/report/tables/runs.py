@@ -6,7 +6,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from manyhands.record import RankRecord, RunDir, RunRecord
+from manyhands.record.run import RankRecord, RunDir, RunRecord
 from manyhands.record.status import status_of
 from manyhands.record.texts import duration, fixed, num_bytes, percent, plain, rate, share, times, workers_name
 from manyhands.report.stacks import PARTS as PART_NAMES

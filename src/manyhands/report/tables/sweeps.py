@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
-from manyhands.record import Cell, Fit, Interval, Row, SweepRecord
 from manyhands.record.labels import cell_name, cell_names, duration_with_span, with_span, workers_span
+from manyhands.record.sweep import Cell, Fit, Interval, Row, SweepRecord
 from manyhands.record.texts import NOTHING, count, duration, figure, fixed, num_bytes, percent, plain, rate, times
 from manyhands.report.stacks import PARTS as PART_NAMES
 from manyhands.report.stacks import parts_ms

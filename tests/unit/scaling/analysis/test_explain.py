@@ -5,7 +5,8 @@ import re
 import pytest
 from made_up import CAUSED_BY, NOTHING, finding_of, made_up_cells, made_up_measures, made_up_sweep
 
-from manyhands.record import Finding, Others, SweepRecord
+from manyhands.record.run import Others
+from manyhands.record.sweep import Finding, SweepRecord
 from manyhands.scaling.analysis.analyse import analyse
 
 NAMED = {

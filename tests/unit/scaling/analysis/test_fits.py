@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import made_up_cells, made_up_measures
 
-from manyhands.record import Cell, Fit, Interval, Kind, Measure
+from manyhands.record.sweep import Cell, Fit, Interval, Kind, Measure
 from manyhands.scaling.analysis.fits import (
     AMDAHL,
     GUSTAFSON,

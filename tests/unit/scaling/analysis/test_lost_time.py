@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import CAUSED_BY, NOTHING, finding_of, made_up_cells, made_up_measures, made_up_sweep
 
-from manyhands.record import Cell, Finding, Kind, Measure
+from manyhands.record.sweep import Cell, Finding, Kind, Measure
 from manyhands.scaling.analysis.analyse import analyse
 
 

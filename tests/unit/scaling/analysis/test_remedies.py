@@ -3,7 +3,7 @@
 import pytest
 from made_up import NOTHING, finding_of, made_up_sweep
 
-from manyhands.record import Remedy, SweepRecord
+from manyhands.record.sweep import Remedy, SweepRecord
 
 COMPUTE_MS = 64 * 0.05
 """What one worker alone computes for, in these sweeps."""

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from made_up import made_up_cells, made_up_measures
 
-from manyhands.record import Cell, Measure, Row
-from manyhands.record.sweep import Kind
+from manyhands.record.sweep import Cell, Kind, Measure, Row
 from manyhands.scaling.analysis.measured import Measured
 from manyhands.scaling.analysis.rows import rows
 
