@@ -63,9 +63,7 @@ class Split:
     def batch(self, indices: Tensor | slice, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return the inputs and labels of `indices`; those of a slice may be views, which must not be written to."""
         x, y = self._view(indices) if isinstance(indices, slice) else self._gather(indices)
-        # Multiplying in place after the conversion takes the time of one fused operation, and does not depend on
-        # torch's default dtype; the copy keeps a view of float data from being written to.
-        x = x.to(dtype) if self.scale == 1 else x.to(dtype, copy=True).mul_(self.scale)
+        x = self._scaled(x, dtype)
         if self.zoom > 1:
             x = x.repeat_interleave(self.zoom, dim=3).repeat_interleave(self.zoom, dim=2)
         return x, y
@@ -101,6 +99,12 @@ class Split:
         if stop > copy + rows or self.picks is not None:
             return self._gather(torch.arange(start, stop))
         return self.x[start - copy : stop - copy].contiguous(), self.y[start - copy : stop - copy]
+
+    def _scaled(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the inputs as the network takes them; a function of its own, since paper 000 has a row for it."""
+        # Multiplying in place after the conversion takes the time of one fused operation, and does not depend on
+        # torch's default dtype; the copy keeps a view of float data from being written to.
+        return x.to(dtype) if self.scale == 1 else x.to(dtype, copy=True).mul_(self.scale)
 
 
 @final

@@ -108,7 +108,8 @@ class TrainedRow(Counted):
 
     def time_at(self, point: VirtualPoint) -> Estimate:
         """Return the time of an evaluation, including its share of the failures in `time_s`."""
-        return self.time_s.scaled(point.time_s / (self.points[-1].time_s or 1.0))
+        last_s = self.points[-1].time_s or 1.0
+        return Estimate(*(point.time_s * (whole_s / last_s) for whole_s in self.time_s))
 
 
 class SimulationRecord(BaseModel):
