@@ -109,7 +109,8 @@ class TrainedRow(Counted):
     def time_at(self, point: VirtualPoint) -> Estimate:
         """Return the time of an evaluation, including its share of the failures in `time_s`."""
         last_s = self.points[-1].time_s or 1.0
-        return Estimate(*(point.time_s * (whole_s / last_s) for whole_s in self.time_s))
+        bounds_s = self.time_s.value, self.time_s.low, self.time_s.high
+        return Estimate(*(point.time_s * (bound_s / last_s) for bound_s in bounds_s))
 
 
 class SimulationRecord(BaseModel):
