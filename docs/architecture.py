@@ -5,6 +5,7 @@ package hands on counts as an import of the module that defines it.
 """
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import TopologicalSorter
@@ -104,7 +105,8 @@ def sentence(module: str, trees: Mapping[str, ast.Module]) -> str:
     """Return the first sentence of a module's docstring, or of a package's."""
     tree = trees.get(f"{module}.__init__") or trees[module]
     paragraph = " ".join((ast.get_docstring(tree) or "").partition("\n\n")[0].split())
-    return f"{paragraph.partition('. ')[0].removesuffix('.')}.".replace("|", "\\|")
+    first = re.split(r"(?<!et al)\. ", paragraph)[0]
+    return f"{first.removesuffix('.')}.".replace("|", "\\|")
 
 
 def drawing(graph: Graph) -> Iterable[str]:

@@ -26,7 +26,7 @@ class RunConfig(BaseModel):
     threads: int = Field(default=1, ge=1)
     """Worker threads in each process of engine hybrid."""
     blas_threads: int = Field(default=0, ge=0)
-    """Threads inside each worker's matrix products; 0 times a few steps and takes the fastest up to its cores."""
+    """Threads inside each worker's matrix products; with 0 a short trial chooses, up to the worker's cores."""
     chosen_blas_threads: int = Field(default=0, ge=0)
     """The number chosen by that trial, which a resumed run keeps; no option of the command line."""
     sync: str = "allreduce"

@@ -73,7 +73,11 @@ def newest_to_resume(out: Path, name: str) -> RunDir:
     tasks = {run: task for run in with_checkpoint if (task := _task_of(run))}
     runs = list(tasks)
     if not runs:
-        why = "those passed over cannot be" if with_checkpoint else "train with --checkpoint-every first"
+        why = (
+            "the run.toml of each run that has one cannot be read"
+            if with_checkpoint
+            else "train with --checkpoint-every first"
+        )
         raise UserError(f"there is no checkpoint under '{out}' to resume from; {why}")
     same = [r for r in runs if tasks[r] == absolute(name)]
     return same[-1] if same else runs[-1]

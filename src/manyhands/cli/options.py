@@ -72,7 +72,9 @@ SETTINGS = {
     if name not in ("task", "chosen_blas_threads")
 } | RESOLVED
 BATCHES = {
-    "batch_size": CommandOption(str, "Global batch size, shared out over the workers.", "the task's"),
+    "batch_size": CommandOption(
+        str, "Global batch size, shared out over the workers; 'full' for all samples.", "the task's"
+    ),
     "batch_per_worker": RESOLVED["batch_per_worker"],
 }
 CALIBRATION = CommandOption(Path, "File with the machine's calibration.", "one for each machine in your data folder")

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.data.checks import check_finite
+from manyhands.data.csv_ import load_csv
 from manyhands.data.files import load_npy_dir, load_npz
 from manyhands.data.idx import load_idx_dir
 from manyhands.data.mnist import load_mnist
 from manyhands.data.split import Dataset, Split
 from manyhands.data.synthetic import load_synthetic
-from manyhands.data.text import load_csv
 from manyhands.data.tweets import load_tweets
 from manyhands.errors import UserError, check, unknown
 from manyhands.spec import convert, parse

@@ -55,9 +55,10 @@ def cost_s(model: CommModel, call: str, p: float, num_bytes: float, link: Link, 
 
 
 def fit_comm(model: CommModel, points: Sequence[TimedCall]) -> CallFit:
-    """Fit to measured calls; of messages on one host, with full- and half-duplex ports, whichever fits better.
+    """Fit α, β and γ to measured calls.
 
-    Of threads, only calls between two are used: with more of them α grows.
+    For messages on one host, full- and half-duplex ports are tried, and the better fit is taken. Of threads, only calls
+    between two are used: with more of them α grows.
     """
     used = [point for point in points if model != "slices" or (point.call in SLICES and point.ranks == 2)]
     assert used

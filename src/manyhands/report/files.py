@@ -13,9 +13,9 @@ from manyhands.record.status import record_of
 from manyhands.record.sweep import SweepDir
 from manyhands.report.advice import advice_page
 from manyhands.report.html import Page, render
-from manyhands.report.pages import sweep_page
 from manyhands.report.runs import runs_page
 from manyhands.report.simulations import simulation_page
+from manyhands.report.sweeps import sweep_page
 from manyhands.report.validations import ledger_record, validations_page
 
 Source = SweepDir | SimulationDir | AdviceDir | ValidationDir | Path | Sequence[RunDir]

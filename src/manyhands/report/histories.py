@@ -7,10 +7,10 @@ from manyhands.record.run import RunDir
 from manyhands.record.sweep import SweepDir, SweepRecord
 from manyhands.record.texts import milliseconds
 from manyhands.report.drawing import Axis, Bars, Figure, Item, Mark, Series, View, listed
-from manyhands.report.figures import row_labels
 from manyhands.report.losses import MOST_POINTS, LossCurve, loss_curve
 from manyhands.report.palette import DASHES, engine_colour
 from manyhands.report.stacks import PARTS, stack_height
+from manyhands.report.sweep_figures import row_labels
 from manyhands.report.timeline import Timeline, read_timeline
 
 ALL_POINTS = 15_000

@@ -1,4 +1,4 @@
-"""Sentences about a sweep, the same in the terminal and on the page."""
+"""Headline, laws and explanation of a sweep as sentences, for terminal and page; causes are from `scaling/analysis`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -40,7 +40,7 @@ def check_same_data(comm: Comm, data: Dataset, source: str) -> None:
 
 
 def check_same_model(comm: Comm, replica: Replica, *, exchanged: bool) -> None:
-    """Refuse ranks whose models differ; with `exchanged`, the weights that a strategy is about to exchange may."""
+    """Refuse ranks whose models differ; with `exchanged`, weights may, which the strategy makes equal at its start."""
     if comm.size > 1:
         _check_same(comm, digest_of_model(replica, exchanged=exchanged), "initial weights", SEED_IT)
 

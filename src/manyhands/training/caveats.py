@@ -45,12 +45,13 @@ SAYS: dict[Kind, str] = {
     "random loss": _RANDOM.format("loss", "loss"),
     "rows": "{} computes each row from the other rows of its slice of the batch, as BatchNorm does with its statistics",
     "loss": "the loss of a batch is not the mean of its rows' losses, as with class weights or pairs of rows, so "
-    "slices of it have another one",
+    "the losses of its slices do not add up to it",
     "sum": "it is a sum over the rows, and must be their mean, such as reduction='mean', so that slices of a batch can "
     "be weighted by their rows",
     "positions": "a dropout layer gets a tensor whose first dimension is not the batch, as with batch_first=False, so "
     "each worker drops other values",
-    "statistics": "running statistics of the model are no mean over the rows of a batch, so slices of it give others",
+    "statistics": "running statistics of the model are no mean over the rows of a batch, so that slices of it change "
+    "them",
     "memory": "the model remembers something from one call to the next that is no buffer, such as a generator or a "
     "hidden state of its own, and each worker makes other calls",
     "unknown": "the gradient of a batch is not the mean of its slices' gradients",

@@ -49,7 +49,9 @@ def write_checkpoint(
     moments: Moments | None = None,
     per_rank: Mapping[str, Tensor] | None = None,
 ) -> Path:
-    """Write a checkpoint, and remove all but the last `keep`; those of later steps are damaged, and are put aside.
+    """Write a checkpoint, and remove all but the last `keep`.
+
+    A file of a later step is a damaged one, which this run passed over when it resumed: it is put aside.
 
     `moments` is the whole optimiser state, where this replica holds only a slice of it; the tensors of `per_rank` have
     a row for each rank.

@@ -17,7 +17,7 @@ from stored import stored_run, stored_sweep
 from manyhands.record.sweep import SweepRecord
 from manyhands.report.files import page_of, write_texts
 from manyhands.report.html import render
-from manyhands.report.pages import sweep_page
+from manyhands.report.sweeps import sweep_page
 from manyhands.report.tables.sweeps import numbers_table, scaling_table
 from manyhands.report.tables.table import as_csv
 

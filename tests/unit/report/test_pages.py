@@ -16,7 +16,7 @@ from manyhands.errors import UserError
 from manyhands.record.sweep import Interval, SweepDir, SweepRecord
 from manyhands.report import files as report
 from manyhands.report.html import render
-from manyhands.report.pages import sweep_page
+from manyhands.report.sweeps import sweep_page
 from manyhands.report.tables.sweeps import numbers_table
 from manyhands.report.tables.table import as_csv
 from manyhands.report.words import explanation

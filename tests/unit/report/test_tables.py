@@ -151,7 +151,7 @@ def test_notes_tell_what_a_budget_left_out_and_who_else_used_the_cores() -> None
     disturbed = len(record.measures) - 2
     assert notes(record) == [
         "--budget 1m had no time",
-        f"other programs used 1.4 of 2 cores in the worst of {disturbed} of 15 runs that they disturbed: such times "
+        f"{disturbed} of 15 runs were disturbed, at worst while other programs used 1.4 of 2 cores: such times "
         "are too long, and speed-ups mean little",
     ]
 

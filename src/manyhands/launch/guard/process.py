@@ -1,6 +1,6 @@
 """A rank's guard: its parent process, which reports how the rank ended when the rank cannot, and ends the others.
 
-When a rank is killed, mpiexec blames any rank, since it kills the others in the same moment and then looks who is dead;
+When a rank is killed, mpiexec may blame another, since it kills all others at once and only then looks which are dead;
 srun lets the others wait for ever; and neither reacts to a process that ends before MPI_Init. The guard is the process
 that mpiexec, srun or torchrun has started and waits for; it forks the rank, so it learns the exit status before them.
 """

@@ -269,7 +269,7 @@ def _others_note(record: SweepRecord) -> list[str]:
         return []
     most = max(disturbed, key=lambda others: others.cores / others.of)
     of = f"{len(disturbed):,} of {count(len(record.measures), 'run')}"
-    return [f"{most} in the worst of {of} that they disturbed: such times are too long, and speed-ups mean little"]
+    return [f"{of} were disturbed, at worst while {most}: such times are too long, and speed-ups mean little"]
 
 
 def _failed_note(good_runs: int, name: str, why: str) -> str:

@@ -136,8 +136,8 @@ def _won(loss: Loss) -> dict[Cause, str]:
     """Return where a gain came from, by cause."""
     now, before = milliseconds(loss.row.serial_ms), milliseconds(loss.alone.serial_ms)
     return {
-        "comm": "was won in communication, of which one worker alone had more",
-        "wait": "was won in waiting, of which one worker alone had more",
+        "comm": "was won, since one worker alone spent more time on communication",
+        "wait": "was won, since one worker alone spent more time waiting",
         "serial": f"was won in the optimiser's step and the loop around it: {now} a step, one worker takes {before}",
         "small-batch": f"was won, since caches helped with smaller batches: {_small_and_whole(loss, 'less')}",
         "oversubscription": f"was won though {_turns(loss)}",

@@ -1,4 +1,4 @@
-"""Attribute the time that a step of n workers takes beyond an n-th of one worker's step to its causes.
+"""Split the lost time of a step by its causes: what n workers take beyond 1/n of one worker's step.
 
 A step of n workers takes compute + serial + comm + wait. Ideal would be the time of the baseline's step × share, where
 share is the part of the baseline's batch that one of n workers gets: 1/n in a strong sweep, 1 in a weak one. Each part

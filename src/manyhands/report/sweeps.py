@@ -4,9 +4,9 @@ from manyhands.record.labels import cell_name, cell_names, with_coverage
 from manyhands.record.sweep import Row, SweepDir, SweepRecord
 from manyhands.record.texts import NOTHING, percent, rate, times
 from manyhands.report.curves import curves
-from manyhands.report.figures import CAUSES, least_coverage, sweep_figures
 from manyhands.report.histories import losses, runs_of, timelines
 from manyhands.report.html import Page, Section, Tile, again, facts, shell_block
+from manyhands.report.sweep_figures import CAUSES, least_coverage, sweep_figures
 from manyhands.report.tables.sweeps import ON_PAGE, fits_table, notes, numbers_table, scaling_table, scaling_tables
 from manyhands.report.tables.table import markdown_text, words_table
 from manyhands.report.words import Passage, best_row, circumstances, headline, of_own_cores, passages, task_name

@@ -15,10 +15,10 @@ from manyhands.record.labels import cell_name
 from manyhands.record.sweep import Kind, Row, SweepRecord
 from manyhands.report.curves import curves, fitted_speed_up
 from manyhands.report.drawing import Figure, Series
-from manyhands.report.figures import row_labels, sweep_figures
 from manyhands.report.histories import losses, runs_of, timelines
 from manyhands.report.palette import BARS, DARK, LIGHT, engine_colour
 from manyhands.report.runs import run_figures
+from manyhands.report.sweep_figures import row_labels, sweep_figures
 
 
 def _named(record: SweepRecord) -> dict[str, Figure]:
