@@ -138,10 +138,10 @@ def test_help_shows_the_docs_of_fields(name: str) -> None:
     shown = " ".join((getattr(manyhands, name).__doc__ or "").split())
     telling = {
         "Task": "model: A function that makes the network, to which the data's `shape` and `classes` tell its sizes",
-        "Dataset": "test: What is tested on: samples of the same shape.",
-        "Split": "scale: What the inputs are multiplied by when gathered",
-        "Pulse": "eta_s: Seconds that the rest will take at that speed.",
-        "RunRecord": "wait_s: Time in exchanges beyond that",
+        "Dataset": "test: Samples to test on, of the same shape.",
+        "Split": "scale: Factor of the inputs when gathered",
+        "Pulse": "eta_s: Seconds left at that speed.",
+        "RunRecord": "wait_s: Further time in exchanges: waiting for the slowest rank.",
     }
     assert telling.get(name, "Fields:") in shown
     assert getattr(manyhands, name).__doc__.count("Fields:") == 1, "however often it is looked at"
