@@ -52,7 +52,7 @@ class Codec(ABC):
 
     @abstractmethod
     def num_bytes(self) -> int:
-        """Return the length of every code, after `start`."""
+        """Return the length of every code, given what `start` and the last `encode` were given."""
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a checkpoint must hold; copying into them restores the codec."""

@@ -118,11 +118,6 @@ def own_address(peer: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def text_row(text: str, length: int = 64) -> Tensor:
-    """Return a text as a tensor of `length` bytes, cut or padded with blanks."""
-    return torch.tensor(list(text.encode()[:length].ljust(length)), dtype=torch.uint8)
-
-
 @final
 class TorchComm(Comm):
     """A gloo group, with an NCCL group beside it where every rank has a GPU to itself.
@@ -152,7 +147,12 @@ class TorchComm(Comm):
         """Begin to sum; gloo and NCCL run in background threads."""
         group, here = self._at(t)
         work = group.allreduce([here])
-        return explained()(lambda: self._end(work, here, t))
+
+        def end() -> None:
+            with explained():
+                self._end(work, here, t)
+
+        return end
 
     @explained()
     def reduce_(self, t: Tensor, root: int = 0) -> None:

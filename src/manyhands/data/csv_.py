@@ -27,7 +27,7 @@ WORDS = 1024
 LARGEST_COUNT = 255
 
 HELD_OUT = 6
-"""Every sixth row is held out for the test, as from other files without a test set."""
+"""One row of six is held out for the test, evenly over the classes, as from other files without a test set."""
 
 # A sign is a word too, so that no text is without words, and an emoji or a # counts.
 WORD = r"\w+|[^\w\s]"

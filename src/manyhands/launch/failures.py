@@ -86,7 +86,7 @@ def _share(outer: OuterWorld, error: Exception, text: str, status: int) -> list[
     state = own_state()
     if statements is not None or isinstance(error, OthersFailed) or state.phase >= Phase.RUNNING:
         return statements or []
-    statements, state.text = [], text.encode(errors="backslashreplace")[:TEXT_BYTES]
+    statements, state.text = [], text.encode(errors="backslashreplace").replace(b"\0", b" ")[:TEXT_BYTES]
     statement = Statement(status, text, socket.gethostname())
     try:
         comm = world_of(outer.engine)

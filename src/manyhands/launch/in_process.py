@@ -34,10 +34,10 @@ class LocalWatch(Watch):
     """Watches one rank of this process, and tells the step to the rank's guard, if it has one."""
 
     def __init__(self, stop: threading.Event, observe: Observer) -> None:
-        self._stop, self.observe, self.step = stop, observe, -1
+        self._stop, self.observe, self.step, self._state = stop, observe, -1, own_state()
 
     def at(self, step: int) -> None:
-        self.step = own_state().step = step
+        self.step = self._state.step = step
 
     def stop_asked(self) -> bool:
         return self._stop.is_set()

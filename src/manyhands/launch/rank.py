@@ -83,12 +83,12 @@ def run_process(
     return results
 
 
-def share_of_host(comm: Comm, workers: int) -> tuple[int, int]:
+def share_of_host(comm: Comm, workers: int, host: str = "") -> tuple[int, int]:
     """Return the number of worker processes on this host, and the number of cores that these may use together.
 
     Batch systems may bind each process to cores of its own; servers wait more than they compute, and do not count.
     """
-    host = socket.gethostname()
+    host = host or socket.gethostname()
     texts = gather_texts(comm, json.dumps([host, sorted(facts.core_ids())]))
     here = {rank: cores for rank, (name, cores) in enumerate(map(json.loads, texts)) if name == host}
     bound = len(set().union(*here.values()))

@@ -95,8 +95,10 @@ def _flat(
     update.narrow(*span)
     for step in range(len(SCALES)):
         if step == resume_at:
-            state = update.moments()
+            trained, state = weights.clone(), update.moments()
+            weights.copy_(_normal(len(SCALES), device))  # as a resumed run makes its optimiser before it restores
             update = Update(weights, update.grads, NUM_WEIGHTS, factory)
+            weights.copy_(trained)
             update.set_moments(state)
         update.grads.copy_(_normal(step, device, SCALES[step]))
         update.scale = RATES[step]

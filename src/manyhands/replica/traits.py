@@ -37,13 +37,19 @@ def traits_of(module: nn.Module, x: Tensor) -> Traits:
     buffers = [
         (m._buffers, name, b.clone()) for m in trial.modules() for name, b in m._buffers.items() if b is not None
     ]
-    before = {name: b.clone() for name, b in trial.named_buffers()}
+    _reset(buffers)  # before both passes: where layers share a buffer, each gets its own
+    before = {name: b.clone() for name, b in module.named_buffers()}
     output, global_random = _trial_pass(trial, x)
-    changed = tuple(name for name, b in trial.named_buffers() if not torch.equal(before[name], b))
-    for of_layer, name, b in buffers:
-        of_layer[name] = b
+    after = dict(trial.named_buffers())
+    changed = tuple(name for name, b in before.items() if not torch.equal(after[name], b))
+    _reset(buffers)
     remembers = not _close(output, _trial_pass(trial, x)[0])
     return Traits(changed, global_random, _first_mixing_layer(module, x), remembers)
+
+
+def _reset(buffers: list[tuple[dict[str, Tensor | None], str, Tensor]]) -> None:
+    for of_layer, name, b in buffers:
+        of_layer[name] = b.clone()
 
 
 def _first_mixing_layer(module: nn.Module, x: Tensor) -> tuple[str, ...]:

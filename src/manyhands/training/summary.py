@@ -117,7 +117,7 @@ def gather_ranks(
     figures = (record.model_dump(), steady.per_step(), [rank.traced.bytes_sent, rank.traced.messages], use)
     texts = gather_texts(comm, json.dumps(figures))
     records, steps, sent, uses = zip(*map(json.loads, texts), strict=True)
-    parts_ms = (1e3 * np.mean(steps[:size], axis=0)).tolist()
+    parts_ms = np.mean(1e3 * np.array(steps[:size]), axis=0).tolist()
     names = ("compute_ms", "serial_ms", "comm_ms", "wait_ms")
     step = Steady(steps=steady.steps, step_ms=sum(parts_ms), **dict(zip(names, parts_ms, strict=True)))
     return [RankRecord(**values) for values in records], step, np.sum(sent, axis=0).tolist(), others_of(uses)

@@ -64,6 +64,23 @@ class ClippedValues(Adam):
         return super().step(closure)
 
 
+class Anchored(SGD):
+    """Pulls the weights towards those that it was made with, as a resumed run makes it again."""
+
+    def __init__(self, params, lr):  # type: ignore[no-untyped-def]
+        super().__init__(params, lr=lr)
+        self.anchors = [p.detach().clone() for p in self.param_groups[0]["params"]]
+
+    def step(self, closure=None):  # type: ignore[no-untyped-def]
+        for p, anchor in zip(self.param_groups[0]["params"], self.anchors, strict=True):
+            p.grad.add_(p.detach() - anchor, alpha=0.1)
+        return super().step(closure)
+
+
+def test_the_first_weights_may_be_kept_since_a_resumed_run_begins_with_them() -> None:
+    _check(Anchored)
+
+
 class ClippedNorm(SGD):
     """Clips by the common norm."""
 

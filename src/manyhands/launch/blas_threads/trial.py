@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
-from pydantic import BaseModel, PositiveInt, TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from manyhands.config import RunConfig
 from manyhands.data import Dataset
@@ -46,7 +46,7 @@ WORTH = 1.1
 class ThreadChoice(BaseModel):
     """A number of threads that was chosen on this machine."""
 
-    threads: PositiveInt
+    threads: int
     quiet: bool
     """Whether no other programs used much of the cores meanwhile."""
     made_s: float
@@ -121,7 +121,8 @@ def _key(config: RunConfig, share: int) -> str:
 def _read_choices(path: Path) -> dict[str, ThreadChoice]:
     """Return the choices made on this machine before; none if the file is damaged."""
     try:
-        return _CHOICES.validate_json(path.read_bytes())
+        choices = _CHOICES.validate_json(path.read_bytes())
+        return {key: choice for key, choice in choices.items() if choice.threads >= 1}
     except (OSError, ValueError):
         return {}
 

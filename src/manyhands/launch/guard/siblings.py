@@ -6,6 +6,7 @@ Neither mpiexec nor srun ends the other ranks then, and these would wait in MPI_
 import os
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import final
 
 import psutil
@@ -58,8 +59,9 @@ class Siblings:
         """Return the rank of each local rank that has a living process; nothing if one process does not tell."""
         present = {}
         try:
-            for process in psutil.Process(self._starter).children():
+            for pid in self._children():
                 with suppress(psutil.NoSuchProcess):  # it has just ended
+                    process = psutil.Process(pid)
                     if process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
                         variables = process.environ()
                         present[int(variables[self._local_rank])] = int(variables[self._rank])
@@ -67,11 +69,17 @@ class Siblings:
             return {}
         return present
 
+    def _children(self) -> list[int]:
+        """Return the processes that the starter has started; psutil would look through all processes of the host."""
+        lists = Path(f"/proc/{self._starter}/task").glob("*/children")
+        return [int(pid) for path in lists for pid in path.read_text().split()]
+
     def _find_starter(self) -> int:
         """Return the nearest ancestor that is not this rank, if it is a known program: a shell may stand between."""
         local_rank = os.environ[self._local_rank]
-        process: psutil.Process | None = psutil.Process()
-        with suppress(psutil.Error, OSError):  # the starter may belong to another user
+        process: psutil.Process | None = None
+        with suppress(psutil.Error, OSError):  # the starter may belong to another user, /proc to another namespace
+            process = psutil.Process()
             while process and process.environ().get(self._local_rank) == local_rank:
                 process = process.parent()
         with suppress(psutil.Error, OSError):

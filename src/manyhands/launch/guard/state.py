@@ -74,7 +74,11 @@ def own_state() -> RankState:
 @cache
 def _state_of(pid: int) -> RankState:
     fd, _, shared_with = os.environ.get(_VARIABLE, "").partition(":")
-    return _map(int(fd) if shared_with == str(pid) else -1)
+    if shared_with == str(pid):
+        return _map(int(fd))
+    state = _map(-1)
+    state.step = -1
+    return state
 
 
 def _map(fd: int) -> RankState:

@@ -58,7 +58,8 @@ class RankActor:
                 here=self._address,
                 interfaces=os.environ.get("GLOO_SOCKET_IFNAME", ""),
             )
-            with process_settings(job.config, *share_of_host(comm, job.config.workers)):
+            node = load().get_runtime_context().get_node_id()  # hosts may have equal names
+            with process_settings(job.config, *share_of_host(comm, job.config.workers, node)):
                 result = worker(comm, job, watch)
             write_atomically(folder.result(rank), json.dumps(result))  # where it outlives Ray
             comm.close()

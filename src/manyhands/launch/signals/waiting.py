@@ -19,6 +19,8 @@ MANY = 3.0
 """The same as a multiple of the longest step so far."""
 FIRST_S = 600.0
 """The same before the first step has ended, so that the length of a step is not known."""
+LEAVE_S = 1.0
+"""How long a last call may take to end; it may be printing to a terminal that takes nothing."""
 NAMED = 8
 """The most ranks that a message names one by one."""
 
@@ -98,4 +100,4 @@ def repeating(call: Callable[[], object], period_s: float) -> Iterator[None]:
         yield
     finally:
         done.set()
-        thread.join()
+        thread.join(LEAVE_S)
