@@ -67,7 +67,7 @@ class GradientNoise(NamedTuple):
         """The critical batch in words."""
         if self.scale is None:
             return (
-                f"The gradient is so noisy that {SAMPLES:,} samples give only a lower bound of its noise scale, "
+                f"The gradient is so noisy that the samples looked at give only a lower bound of its noise scale, "
                 f"{self.low:,.0f}: up to a global batch of that size at least, more workers pay."
             )
         between = f"at least {self.low:,.0f}" if self.high is None else f"{self.low:,.0f} to {self.high:,.0f}"

@@ -4,7 +4,7 @@
 | --- | --- |
 | `calibrate` | the stages, within the budget; the file is in `record/calibration.py` |
 | `plan` | which stages there is time for |
-| `worker` | what each rank does, on hosts whose clocks differ |
+| `worker` | what each rank does; clocks of several hosts are compared |
 | `steps` | steps by rows, alone and beside other ranks |
 | `calls` | exchanges by bytes |
 | `cores` | bare threads: what busy cores, memory and Python's lock cost each other |

@@ -12,13 +12,13 @@ from manyhands.calibration.busy import say_if_busy
 from manyhands.calibration.calls import joined_calls
 from manyhands.calibration.cores import time_cores
 from manyhands.calibration.counts import Counts, count
-from manyhands.calibration.engines import check_calibrated
+from manyhands.calibration.engines import MODELS
 from manyhands.calibration.fits import comm_costs
 from manyhands.calibration.plan import LaunchBudget, Stage, stages_of
 from manyhands.calibration.steps import added_steps, joined_steps
 from manyhands.calibration.worker import CalibrationAsk, calibrate_rank
 from manyhands.config import RunConfig
-from manyhands.errors import UserError, check
+from manyhands.errors import UserError, check, unknown
 from manyhands.launch.base import Observer
 from manyhands.launch.environment import outer_world
 from manyhands.machine import facts
@@ -104,7 +104,9 @@ def calibrate(
     check(outer_world() is None, "calibrate starts its own workers; run it without mpiexec, srun or torchrun")
     engines = list(dict.fromkeys(engines))
     check(len(engines) > 0, "which engines? for example: --engines threads,mpi")
-    check_calibrated(",".join(engines), "engine to calibrate")
+    for engine in engines:
+        if engine not in MODELS:
+            unknown("engine to calibrate", engine, MODELS)
     most = _most_ranks(ranks)
     _read_before(path, say)
     measured = {absolute(name): _prepare(name, engines, most) for name in dict.fromkeys(task_names)}

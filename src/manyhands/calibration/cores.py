@@ -93,6 +93,10 @@ def _at_once(make: Make, threads: int) -> list[float]:
         try:
             begin.wait(LATEST_S)
             time.sleep(ROUND_S)
+        except threading.BrokenBarrierError:
+            stop.set()
+            errors = [error for worker in workers if (error := worker.exception())]
+            raise next((e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0]) from None
         finally:
             stop.set()
         return [worker.result() for worker in workers]

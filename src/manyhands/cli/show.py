@@ -94,7 +94,7 @@ def run_bars(*, visible: bool = True) -> Iterator[Callable[[str, PartsOf], Obser
                 return ignore
             if bars is None:
                 return _Lines(label, parts)
-            bar = bars.add(label)
+            bar = bars.add(label.removesuffix(":"))
             return lambda p: bars.show(bar, p.step, p.steps, parts(p), left_s=left_s(p))
 
         yield observer

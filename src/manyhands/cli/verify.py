@@ -1,5 +1,7 @@
 """`manyhands verify`: prove that parallel equals serial."""
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +31,10 @@ def verify(task: TaskName, config: ConfigFile = None, json: Json = False, *, opt
     from manyhands.request import resolve  # imports torch: a bad request is refused before
     from manyhands.verification.verify import verify as verify_config
 
+    with redirect_stdout(sys.stderr):  # a task file may print
+        resolved = resolve(task, {"engine": "mpi", "workers": 2, **settings})
     with progress(f"verify {Path(task).name}") as observe:
-        verdict = verify_config(resolve(task, {"engine": "mpi", "workers": 2, **settings}), observe=observe)
+        verdict = verify_config(resolved, observe=observe)
     print_table(people, answers_table([verdict.serial, verdict.parallel]))
     if json:
         print_json(verdict.model_dump_json())

@@ -1,7 +1,6 @@
 """The result of a cross-validation. Needs neither torch nor MPI."""
 
 import math
-import statistics
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -124,4 +123,8 @@ def half_interval(values: list[float]) -> float | None:
     from scipy.stats import t  # takes a second to import
 
     n = len(values)
-    return float(t.ppf((1 + CONFIDENCE) / 2, n - 1)) * statistics.stdev(values) / math.sqrt(n) if n > 1 else None
+    if n < 2:
+        return None
+    mean = sum(values) / n
+    variance = sum((v - mean) ** 2 for v in values) / (n - 1)
+    return float(t.ppf((1 + CONFIDENCE) / 2, n - 1)) * math.sqrt(variance / n)

@@ -35,7 +35,7 @@ NOTE_S = 1e-6
 FEWEST, MOST = 50, 20_000
 """Bounds of the steps that a profile chooses by itself."""
 FEWEST_TIMED = 10
-"""Timed steps that a short run gets in any case, even if that exceeds `COST`."""
+"""Timed steps that a short run aims at, even if that exceeds `COST`; `LEAST_STRIDE` may make them fewer."""
 LEAST_STRIDE = 3
 """Least distance of two timed steps; the steps between them tell what timing costs."""
 FEWEST_AFTER = 2 * LEAST_STRIDE + 1

@@ -1,4 +1,4 @@
-"""Results of training on n virtual nodes, against virtual time; and the gradient noise of a task."""
+"""Results of training on n virtual nodes, against virtual time."""
 
 from typing import Any, Literal
 

@@ -113,7 +113,7 @@ def shell_block(label: str, command: str) -> str:
 
 def again(label: str, command: str, path: Path, title: str = "Run it again") -> Section:
     """Return the section of the command that repeats the work, where it is known, and of the one that draws `path`."""
-    drawing = ("This report, drawn again from the stored record:", f"manyhands report {shlex.quote(str(path))}")
+    drawing = ("This report, drawn again from what is stored:", f"manyhands report {shlex.quote(str(path))}")
     return Section("again", title, short=True, commands=[(label, command), drawing] if command else [drawing])
 
 

@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import dataclass
 from itertools import accumulate
-from statistics import fmean
 
 from manyhands.record.run import RunDir
 
@@ -37,7 +36,7 @@ def loss_curve(run: RunDir, most: int = MOST_POINTS) -> LossCurve | None:
     seconds = list(accumulate(times_s))
     bucket = math.ceil(len(steps) / most)
     starts = range(0, len(steps), bucket)
-    means = [fmean(losses[i : i + bucket]) for i in starts]
+    means = [sum(part := losses[i : i + bucket]) / len(part) for i in starts]  # fmean raises where this is infinite
     ends = [min(i + bucket, len(steps)) - 1 for i in starts]
     return LossCurve(
         [float(steps[i]) for i in ends],

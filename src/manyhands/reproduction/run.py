@@ -152,7 +152,7 @@ class _Reproduction:
         self._failures: Counter[str] = Counter()
 
     def run(self) -> None:
-        """Run every setting that has no successful run yet."""
+        """Run every repeat of every setting that has not succeeded yet."""
         known = {(run.setting, run.repeat) for run in self._taken}
         runs = rounds(self._settings, self._record.repeats)
         self._announce(sum((setting.key, repeat) not in known for repeat, setting in runs))

@@ -155,14 +155,20 @@ def validate(
     same = ("calibration", "batch_size", "batch_per_worker", "seed", "command")
     given = {"workers": counts, "syncs": specs, **{name: getattr(request, name) for name in same}}
     with ValidationDir.kept_if_used(request.out, stem_of(task)) as folder:
-        cases = []
+        predictions = {}
         for engine in engines:
             tell = say if engine == engines[0] else lambda sentence: None  # warnings of the machine, once
             predicted = simulate(task, engine=engine, observe=observe_prediction, say=tell, **given)
             if predicted.status == "interrupted":
                 raise KeyboardInterrupt
+            predictions[engine] = predicted
+        for engine, predicted in predictions.items():  # all, or none where one cannot be predicted
             write_record(folder.path / f"prediction-{engine}.json", predicted)
-            cases += [PredictedCase(engine, row, predicted, request.steps or _steps(row)) for row in predicted.rows]
+        cases = [
+            PredictedCase(engine, row, predicted, request.steps or _steps(row))
+            for engine, predicted in predictions.items()
+            for row in predicted.rows
+        ]
         measures, status = _measure_all(task, cases, request.repeats, folder.path, observe)
         others = worst(run.others for run in measures)
         if others is not None and others.disturbed:

@@ -1,6 +1,6 @@
 """Train as n nodes would, on one machine: the weights of n workers, in the time of a simulated machine.
 
-Exact strategies give the weights of one worker on the same global batches, so one worker is result. Strategies that
+Exact strategies give the weights of one worker on the same global batches, so one worker is trained. Strategies that
 keep replicas apart are trained with all n replicas side by side, batched where the network allows it. All others,
 asynchronous servers above all, run their own code on virtual workers that take turns.
 """
@@ -113,7 +113,7 @@ def train_virtually(
 
 
 def prepare(task: str | Task, nodes: int, *, sync: str, **options: Any) -> Prepared:
-    """Check a run before anything is result."""
+    """Check a run before anything is trained."""
     check_not_importing()
     check(nodes >= 1, f"nodes must be at least 1, got {nodes}")
     loaded = tasks.load(task) if isinstance(task, str) else task

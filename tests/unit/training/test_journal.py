@@ -80,6 +80,15 @@ def test_steps_that_two_processes_wrote_are_kept_once(tmp_path: Path) -> None:
     assert _steps(run) == [1, 2, 3]
 
 
+def test_losses_near_the_largest_number_are_drawn(tmp_path: Path) -> None:
+    losses = [1.0] * 396 + [1.5e308] * 4
+    lines = [json.dumps({"step": i + 1, "loss": loss, "ms": 1.0}) for i, loss in enumerate(losses)]
+    RunDir(tmp_path).steps.write_text("\n".join(lines) + "\n")
+    curve = loss_curve(RunDir(tmp_path))
+    assert curve is not None
+    assert curve.step[-1] == 400
+
+
 def test_a_run_whose_steps_are_damaged_goes_on_and_its_curve_is_drawn(train, tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
     record = train(steps=12, checkpoint_every=4, keep=9)
     run = RunDir.find(tmp_path, record.id)

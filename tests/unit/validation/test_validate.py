@@ -108,6 +108,24 @@ def test_a_prediction_that_is_stopped_leaves_no_folder(
     assert not list((tmp_path / "validations").iterdir())
 
 
+def test_an_engine_that_cannot_be_predicted_leaves_no_prediction_of_the_others(
+    validate: Validate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate, engines = module.simulate, []
+
+    def first_only(*given: Any, **options: Any) -> Any:
+        engines.append(options["engine"])
+        if len(engines) > 1:
+            raise UserError("not calibrated")
+        return simulate(*given, **options)
+
+    monkeypatch.setattr(module, "simulate", first_only)
+    with pytest.raises(UserError, match="not calibrated"):
+        validate(lambda repeat: 10.0, engines="threads,mpi")
+    assert engines == ["threads", "mpi"]
+    assert not list((tmp_path / "validations").iterdir())
+
+
 def test_a_calibration_between_hosts_is_not_held_against_ranks_of_one(validate: Validate, tmp_path: Path) -> None:
     known = calibration(constant)
     apart = {"mpi": known.comms["mpi"].model_copy(update={"hosts": 2, "model": "mpich-hosts"})}
