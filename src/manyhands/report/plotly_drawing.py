@@ -130,6 +130,7 @@ def _layout(view: View) -> Json:
         "height": view.height,
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "@muted", "activecolor": "@text"},
         "font": {"color": "@text", "size": 13},
         "margin": {
             "l": 16 + 7 * longest if view.rows else 56,
