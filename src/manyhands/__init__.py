@@ -10,7 +10,6 @@ from manyhands._version import __version__
 TYPE_CHECKING = False  # typing is slow to import, and the command line begins here
 if TYPE_CHECKING:
     from manyhands.advice.advise import advise
-    from manyhands.calibration.calibrate import calibrate
     from manyhands.crossval.record import CrossvalRecord
     from manyhands.crossval.run import cross_validate
     from manyhands.data import Dataset, Split
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from manyhands.scaling.sweep import scale
     from manyhands.simulation.simulate import simulate
     from manyhands.tasks import Task
+    from manyhands.validation.closing import calibrate
     from manyhands.validation.validate import validate
 
 __all__ = [
@@ -51,7 +51,7 @@ __getattr__, __dir__ = lazy(
         "SweepRecord": "record.sweep",
         "Task": "tasks",
         "advise": "advice.advise",
-        "calibrate": "calibration.calibrate",
+        "calibrate": "validation.closing",
         "cross_validate": "crossval.run",
         "scale": "scaling.sweep",
         "simulate": "simulation.simulate",

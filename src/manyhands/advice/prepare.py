@@ -14,6 +14,7 @@ from manyhands.record.texts import count
 from manyhands.request import absolute
 from manyhands.simulation.parts import TaskNetwork
 from manyhands.simulation.predict import Predictor
+from manyhands.simulation.present import present_calibration
 from manyhands.simulation.request import check_batch, find_cluster, read_engines, read_syncs
 from manyhands.simulation.simulate import find_calibration
 from manyhands.sync import Sync
@@ -34,7 +35,7 @@ def prepare(request: AdviceRequest, say: Say, begun_s: float) -> CheckedAdvice:
     _check_cost(request.max_cost, cluster)
     syncs = _choose_syncs(request.syncs)
     counts, limit = _choose_counts(cluster, request.max_workers)
-    predictors = _make_predictors(request, cluster)
+    predictors, circumstances = _make_predictors(request, cluster, say)
     known, network = next((predictor.calibration, predictor.network) for predictor in predictors.values())
     for sentence in differences(known, facts.hardware(), facts.versions()):
         say(sentence)
@@ -44,7 +45,9 @@ def prepare(request: AdviceRequest, say: Say, begun_s: float) -> CheckedAdvice:
     syncs = [recipe.sync for recipe in recipes if _can_follow(trainer, recipe, say, named=bool(request.syncs))]
     fit = most_replicas(known.tasks[absolute(request.task)].weight_bytes, network.task)
     _check_memory(syncs, max(counts), fit, say, named=bool(request.syncs))
-    return CheckedAdvice(request, predictors, cluster_name, syncs, counts, limit, batch_size, fit, begun_s)
+    return CheckedAdvice(
+        request, predictors, cluster_name, syncs, counts, limit, batch_size, fit, circumstances, begun_s
+    )
 
 
 def _check_cost(max_cost: float | None, cluster: Cluster | None) -> None:
@@ -98,8 +101,8 @@ def _doubled(most: int) -> set[int]:
     return {1 << k for k in range(most.bit_length())} | ({most} if most else set())
 
 
-def _make_predictors(request: AdviceRequest, cluster: Cluster | None) -> dict[str, Predictor]:
-    """Return a predictor for each engine to consider, all from the same calibration."""
+def _make_predictors(request: AdviceRequest, cluster: Cluster | None, say: Say) -> tuple[dict[str, Predictor], str]:
+    """Return a predictor for each engine to consider, all from the same calibration, and its circumstances."""
     tasks.load(request.task)
     engines = _choose_engines(request, cluster)
     for engine in engines:
@@ -108,9 +111,11 @@ def _make_predictors(request: AdviceRequest, cluster: Cluster | None) -> dict[st
             cluster is not None or not known.comms[engine].apart,
             "the calibration is of a network between hosts; give --cluster, or a calibration of this host alone",
         )
+    known, circumstances = present_calibration(known, absolute(request.task), engines, None, say)
     network = TaskNetwork(request.task, known.made, kept)
     network.check_calibrated(known)
-    return {engine: Predictor(known, network, engine, cluster, way="formula") for engine in engines}
+    predictors = {engine: Predictor(known, network, engine, cluster, way="formula") for engine in engines}
+    return predictors, circumstances
 
 
 def _choose_engines(request: AdviceRequest, cluster: Cluster | None) -> list[str]:

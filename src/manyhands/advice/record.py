@@ -66,6 +66,7 @@ def make_record(
         trainings=book.trainings,
         machine=known.machine,
         calibrated=known.made,
+        circumstances=checked.circumstances,
         versions=facts.versions(),
     )
 

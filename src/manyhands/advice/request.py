@@ -66,6 +66,8 @@ class CheckedAdvice:
     """The task's own."""
     most_replicas: int
     """Replicas that fit into memory: the most workers of an inexact strategy, of which all n are trained."""
+    circumstances: str
+    """Of the calibration: its age, load, errors, and the machine's speed since."""
     begun_s: float
     """When the advice was asked for, by `time.perf_counter()`."""
 

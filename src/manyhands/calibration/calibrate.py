@@ -30,6 +30,7 @@ from manyhands.model.undisturbed import undisturbed
 from manyhands.record.calibration import (
     Calibration,
     CallTimes,
+    ClosingRun,
     Contention,
     CoreTimes,
     RowTimes,
@@ -66,6 +67,12 @@ class Progress(NamedTuple):
     """Share of the time."""
 
 
+Close = Callable[[Calibration, float, Callable[[Progress], None], Callable[[str], None]], list[ClosingRun]]
+"""Makes real runs for some seconds, given a calibration, and callbacks for progress and messages."""
+CLOSING = 0.45
+"""Share of the budget that is kept for real runs."""
+
+
 class _Measured(NamedTuple):
     """A task to measure, ready to be run."""
 
@@ -89,13 +96,15 @@ def calibrate(
     budget_s: float = 60.0,
     over_budget: bool = False,
     spent_s: float = 0.0,
+    close: Close | None = None,
     observe: Callable[[Progress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> Calibration:
     """Measure tasks and engines with up to `ranks` ranks (0: the cores); add the times to the file, and return it.
 
-    The budget counts from when the command was given, `spent_s` ago; a budget too short to measure everything once is
-    refused, unless `over_budget`. `say` is called with warnings, such as that other programs disturbed a measurement.
+    `close` makes the real runs at the end, by which predictions are corrected; without it, they are not. The budget
+    counts from when the command was given, `spent_s` ago; a budget too short to measure everything once is refused,
+    unless `over_budget`. `say` is called with warnings, such as that other programs disturbed a measurement.
 
     >>> calibrate(["mlp"], path=Path("here.json"))  # doctest: +SKIP
     """
@@ -113,15 +122,28 @@ def calibrate(
     _check_writable(path)
     stages = stages_of(list(measured), engines, crowds(most))
     start_s = clock.elapsed_s + (0.0 if spent_s else PROCESS_START_S)
-    clock.reserve_s = END_S + FITS * start_s
+    closing_s = CLOSING * budget_s if close else 0.0
+    clock.reserve_s = END_S + FITS * start_s + closing_s
     schedule = LaunchBudget(clock, start_s, {name: task.steps_s for name, task in measured.items()})
     if not over_budget:
         schedule.check_budget(stages)
     observe(Progress("cores", 0.0))
     cores = time_cores(facts.cores())
-    of_stages = _launch_all(stages, measured, schedule, observe)
+    measuring = 1 - closing_s / budget_s
+
+    def show(progress: Progress) -> None:
+        observe(progress._replace(done=measuring * progress.done))
+
+    def show_runs(progress: Progress) -> None:
+        observe(progress._replace(done=measuring + (1 - measuring) * progress.done))
+
+    of_stages = _launch_all(stages, measured, schedule, show)
     newer = _join(stages, measured, of_stages, cores)
     say_if_busy(newer, say)
+    if close:
+        left_s = closing_s if over_budget else clock.left_s + closing_s
+        newer = newer.model_copy(update={"closing": close(newer, left_s, show_runs, say)})
+    observe(Progress("done", 1.0))
     with alone_in(path.parent):  # another calibration may have added to the file meanwhile
         before = _read_before(path, lambda sentence: None)
         whole = before.joined(newer) if before is not None else newer
@@ -231,7 +253,6 @@ def _launch_all(
         num_hosts(of_ranks)
         of_stages[i % len(stages)] = list(map(_added, before, of_ranks)) if before else of_ranks
         done += share
-    observe(Progress("done", 1.0))
     return list(of_stages.values())
 
 

@@ -25,9 +25,12 @@ Work = Callable[[], object]
 Make = Callable[[], Work]
 
 
-def time_cores(cores: int) -> CoreTimes:
-    """Return the microseconds of an operation of each kind, by the number of threads that do it at once."""
-    counts = thread_counts(cores)
+def time_cores(cores: int, counts: Sequence[int] = ()) -> CoreTimes:
+    """Return the microseconds of an operation of each kind, by the number of threads that do it at once.
+
+    Without `counts`, those are `thread_counts(cores)`.
+    """
+    counts = counts or thread_counts(cores)
     rounds: dict[Make, dict[int, list[list[float]]]] = {
         make: {k: [] for k in counts} for make in (_compute, _memory, _lock)
     }

@@ -84,7 +84,7 @@ def show(record: AdviceRecord, console: Console) -> None:
     """Print the best ways, the reasons, what would change them, and which measurements and assumptions they rest on."""
     from manyhands.report.tables.advice import best_table
 
-    where = f"on {record.cluster}, from a calibration of {record.machine} ({record.calibrated})"
+    where = f"on {record.cluster}, from a calibration of {record.machine} ({record.calibrated}), {record.circumstances}"
     goal = f"{Path(record.task).name} to {100 * record.target_accuracy:g} %"
     say(f"{goal} {where}: predicted, with 90 % intervals\n", to=console)
     print_table(console, best_table(record), title="")

@@ -1,8 +1,10 @@
 """`manyhands calibrate`: measure this machine, for the predictions of `simulate`, `validate` and `advise`."""
 
+import math
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,11 +17,14 @@ from manyhands.errors import check
 from manyhands.launch.user_folder import calibration_path
 from manyhands.machine import facts
 from manyhands.measurement.budget import parse_duration
-from manyhands.record.calibration import Calibration, CommCosts, RowTimes, TaskCosts
-from manyhands.record.texts import NOTHING, figure, fixed, percent
+from manyhands.record.calibration import Calibration, ClosingRun, CommCosts, RowTimes, TaskCosts
+from manyhands.record.texts import NOTHING, figure, fixed, milliseconds, percent, signed_percent
 from manyhands.report.tables.table import Column, Table, tabulate
 
-ENGINES, BUDGET, TASK = "threads,mpi", "60s", "mlp"
+if TYPE_CHECKING:
+    from manyhands.model.correction import Correction
+
+ENGINES, BUDGET, TASK = "threads,mpi", "90s", "mlp"
 OPTIONS = {
     "engines": CommandOption(str, "Engines whose calls to measure: threads, mpi or torch.", ENGINES),
     "ranks": CommandOption(int, "The most ranks to measure at once.", "the cores"),
@@ -39,10 +44,13 @@ def calibrate(
     *,
     request: dict[str, Any],
 ) -> None:
-    """Measure this machine in about a minute, for simulate, validate and advise.
+    """Measure this machine in a minute and a half, for simulate, validate and advise.
 
     It measures how long a step takes, by the rows of a worker; how long the calls between ranks take; and how much
     longer a step takes while other ranks share the machine.
+
+    It ends with real runs, predicted from these measurements: what they are off by corrects later predictions, and how
+    much runs differ widens their intervals. Earlier calibrations are kept, and count in the same way.
 
     The result is kept in a file for this machine; more tasks and engines can be added later.
 
@@ -61,8 +69,8 @@ def calibrate(
         check_early(name, {})
     engines = request.pop("engines", ENGINES)
     check_calibrated(engines, "engine to calibrate")
-    from manyhands.calibration.calibrate import calibrate as measure  # imports torch: a bad request is refused before
     from manyhands.request import absolute
+    from manyhands.validation.closing import calibrate as measure  # imports torch: a bad request is refused before
 
     path = request.pop("calibration", None) or calibration_path()
     chosen = list(dict.fromkeys(engine.strip() for engine in engines.split(",") if engine.strip()))
@@ -92,6 +100,10 @@ def show(calibration: Calibration, names: Sequence[str], engines: Sequence[str],
         print_table(console, _steps_table(calibration, costs, f"{Path(name).name}: a step of one worker, ms ({size})"))
     console.print()
     print_table(console, _calls_table([calibration.comms[engine] for engine in engines]))
+    runs = [run for run in calibration.closing if run.task in names and run.engine in {"serial", *engines}]
+    if runs:
+        console.print()
+        print_table(console, _runs_table(calibration, runs))
 
 
 def _steps_table(calibration: Calibration, costs: TaskCosts, caption: str) -> Table:
@@ -134,6 +146,32 @@ def _calls_table(comms: Sequence[CommCosts]) -> Table:
         Column("of formulas for", _formulas, drop=1, left=True),
     ]
     return tabulate(columns, comms, "calls between ranks (in a cluster file: latency_us, gigabit_per_s)")
+
+
+def _runs_table(calibration: Calibration, runs: Sequence[ClosingRun]) -> Table:
+    """Return the table of real runs: what was predicted for them, and what corrects predictions from now on."""
+    from manyhands.model.correction import correction  # slow to import, but the measurement has imported it already
+
+    def known(run: ClosingRun) -> "Correction":
+        engine = run.engine if run.engine != "serial" else next(iter(calibration.comms))
+        return correction(calibration, run.task, engine, workers=run.workers, servers=run.servers)
+
+    columns: list[Column[ClosingRun]] = [
+        Column("task", lambda run: Path(run.task).name, drop=2, left=True),
+        Column("engine", lambda run: f"{run.engine} ×{run.workers}", left=True),
+        Column("sync", lambda run: run.sync, drop=1, left=True),
+        Column("predicted", lambda run: milliseconds(run.predicted_ms)),
+        Column("measured", lambda run: milliseconds(statistics.median(run.measured_ms))),
+        Column("error", lambda run: signed_percent(run.error_pct)),
+        Column("runs", lambda run: str(len(run.measured_ms)), drop=3),
+        Column("corrected\nby ×", lambda run: f"{known(run).factor:.2f}"),
+        Column("interval", lambda run: _bound(known(run))),
+    ]
+    return tabulate(columns, runs, "real runs at the end: a step, predicted from the measurements above and measured")
+
+
+def _bound(known: "Correction") -> str:
+    return NOTHING if known.bound is None else f"×÷ {math.exp(known.bound):.2f}"
 
 
 def _formulas(comm: CommCosts) -> str:

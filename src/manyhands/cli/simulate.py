@@ -111,7 +111,7 @@ def show(record: SimulationRecord, console: Console) -> None:
     step = with_bounds(record.alone_ms, milliseconds)
     say(
         f"{about}, engine {record.engine}: predicted, with 90 % intervals",
-        f"from a calibration of {record.machine} ({record.calibrated})",
+        f"from a calibration of {record.machine} ({record.calibrated}), {record.circumstances}",
         f"one worker alone: {step} a step, batch {record.alone_batch:,}",
         to=console,
     )

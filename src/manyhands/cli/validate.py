@@ -1,5 +1,6 @@
 """`manyhands validate`: predict, then run, then say how far off the predictions were."""
 
+import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,7 +77,7 @@ def validate(
 
 
 def show(record: ValidationRecord, console: Console) -> None:
-    """Print predicted against measured times, their median error, and how often the interval held."""
+    """Print predicted against measured times, their median error, and how many runs their intervals held."""
     from manyhands.report.tables.validations import rows_table
 
     if record.rows:
@@ -86,17 +87,23 @@ def show(record: ValidationRecord, console: Console) -> None:
     if any(row.oversubscribed for row in record.rows):
         say("† more ranks than cores: not counted below", to=console)
     if record.median_error_pct is not None:
-        held = f"the interval held in {record.held} of {record.of} ({share(record.held, record.of, 0)}"
-        say(f"median error {percent(record.median_error_pct)}; {held}; of right intervals 90 % do)", to=console)
+        noise = statistics.median([row.noise_pct or 0.0 for row in record.rows if not row.oversubscribed])
+        held = f"{record.held} of {record.of} runs ({share(record.held, record.of, 0)}) were within their intervals"
+        say(
+            f"median error {percent(record.median_error_pct)}, noise of the runs ±{percent(noise)}",
+            f"{held}; of right intervals 90 % are",
+            f"the calibration was {record.rows[0].circumstances}",
+            to=console,
+        )
 
 
 def _so_far(rows: list[Validation]) -> str:
-    """Say how often the interval held in all validations whose ranks had a core each."""
+    """Say how many runs of all validations lay within their intervals, where ranks had a core each."""
     counted = [row for row in rows if not row.oversubscribed]
     if not counted:
         return "nothing was validated so far whose ranks had a core each"
-    held = sum(row.held for row in counted)
-    return f"of all {len(counted)} validated so far the interval held in {held} ({share(held, len(counted), 0)})"
+    held, runs = sum(row.held for row in counted), sum(len(row.measured_ms) for row in counted)
+    return f"of all {runs} runs validated so far {held} ({share(held, runs, 0)}) were within their intervals"
 
 
 def _latest(pulse: "ValidationPulse") -> str:

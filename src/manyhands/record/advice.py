@@ -122,6 +122,8 @@ class AdviceRecord(BaseModel):
     machine: str
     """The machine that was calibrated."""
     calibrated: str
+    circumstances: str = ""
+    """Age of the calibration, the load under which it was made, its own errors, and the machine's speed since."""
     versions: dict[str, str]
 
 

@@ -1,5 +1,7 @@
 """Times of steps and exchanges on one machine, measured by `manyhands calibrate`. Needs neither torch nor MPI."""
 
+import math
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -7,9 +9,12 @@ from pydantic import BaseModel, Field, ValidationError
 
 from manyhands.errors import UserError, check
 from manyhands.record.run import Others
+from manyhands.record.texts import duration, percent
 
 DECIDE_TIMES = ("python", "torch", "numpy", "mpi4py", "mpich")
 """Packages whose version affects the times."""
+KEPT = 8
+"""Earlier calibrations that a file keeps."""
 
 
 class RowTimes(BaseModel):
@@ -132,6 +137,35 @@ class CoreTimes(BaseModel):
     """An operation whose only cost is to re-acquire the interpreter's lock, over all threads together."""
 
 
+class ClosingRun(BaseModel):
+    """Real runs of one configuration at the end of a calibration, and the step time that it predicted for them."""
+
+    engine: str
+    task: str
+    sync: str
+    workers: int = Field(ge=1)
+    servers: int = Field(default=0, ge=0)
+    batch_size: int
+    predicted_ms: float = Field(gt=0)
+    """From the calibration's measurements alone, before any correction."""
+    measured_ms: list[float] = Field(min_length=1)
+    """Step time of each run."""
+
+    @property
+    def key(self) -> tuple[str, str, str, int, int]:
+        """What two calibrations must have in common for their runs to be compared."""
+        return self.engine, self.task, self.sync, self.workers, self.batch_size
+
+    def log_ratios(self, measured_ms: list[float] | None = None) -> list[float]:
+        """Return the logarithms of measured over predicted times; of runs of another calibration where given."""
+        return [math.log(ms / self.predicted_ms) for ms in measured_ms or self.measured_ms]
+
+    @property
+    def error_pct(self) -> float:
+        """Relative error of the prediction against the mean of the runs; negative where it is too low."""
+        return 100 * (self.predicted_ms * len(self.measured_ms) / sum(self.measured_ms) - 1)
+
+
 class Calibration(BaseModel):
     """All measurements of one machine."""
 
@@ -149,6 +183,10 @@ class Calibration(BaseModel):
     cores: CoreTimes
     others: Others | None = None
     """Use of the cores by other programs in the most disturbed launch of the newest measurement."""
+    closing: list[ClosingRun] = []
+    """Real runs, which tell how far off predictions from these measurements are."""
+    earlier: list["Calibration"] = []
+    """What newer measurements of the same tasks and engines replaced, newest first."""
 
     def crowd(self, engine: str, task: str) -> list[Contention]:
         """Return the measurements of several workers at the same time, for one engine and task."""
@@ -161,7 +199,8 @@ class Calibration(BaseModel):
     def joined(self, newer: "Calibration") -> "Calibration":
         """Return this calibration updated with a newer one, whose measurements replace those of the same kind.
 
-        Of an engine whose ranks moved from one host to several, or back, nothing old is kept.
+        What they replace is kept as an earlier calibration, for how much the machine changes. Of an engine whose ranks
+        moved from one host to several, or back, nothing old is kept.
         """
         again = {(row.engine, row.task) for row in newer.contention}
         apart = {engine: costs.apart for engine, costs in newer.comms.items()}
@@ -170,13 +209,40 @@ class Calibration(BaseModel):
             for row in self.contention
             if (row.engine, row.task) not in again and apart.get(row.engine, row.hosts > 1) == (row.hosts > 1)
         ]
+        moved = any(apart.get(engine, costs.apart) != costs.apart for engine, costs in self.comms.items())
+        replaced = self._measured_again(newer)
         return newer.model_copy(
             update={
                 "tasks": {**self.tasks, **newer.tasks},
                 "comms": {**self.comms, **newer.comms},
                 "contention": [*kept, *newer.contention],
+                "closing": [*(run for run in self.closing if not newer.has_measured(run)), *newer.closing],
+                "earlier": [] if moved else [*([replaced] if replaced else []), *self.earlier][:KEPT],
             }
         )
+
+    def has_measured(self, run: ClosingRun) -> bool:
+        """Tell whether this calibration has measured the task and the engine of a run."""
+        return run.task in self.tasks and run.engine in {"serial", *self.comms}
+
+    def _measured_again(self, newer: "Calibration") -> "Calibration | None":
+        """Return the part of this calibration whose tasks and engines a newer one has measured again, if any."""
+        tasks = {name: costs for name, costs in self.tasks.items() if name in newer.tasks}
+        comms = {engine: costs for engine, costs in self.comms.items() if engine in newer.comms}
+        if not tasks or not comms:
+            return None
+        both = [row for row in self.contention if row.task in tasks and row.engine in comms]
+        closing = [run for run in self.closing if newer.has_measured(run)]
+        parts = {"tasks": tasks, "comms": comms, "contention": both, "closing": closing, "earlier": []}
+        return self.model_copy(update=parts)
+
+    def circumstances(self, now: datetime | None = None) -> str:
+        """Say how old the calibration is, under which load it was made, and how far off it was about its own runs."""
+        age_s = ((now or datetime.now()) - datetime.fromisoformat(self.made)).total_seconds()
+        load = f"while {self.others}" if self.others else "under a load that is not known"
+        errors = [abs(run.error_pct) for run in self.closing]
+        runs = f"; its own runs were {percent(max(errors))} off at most before it was corrected" if errors else ""
+        return f"made {duration(max(0.0, age_s))} ago {load}{runs}"
 
 
 def machine_name(hardware: dict[str, Any]) -> str:

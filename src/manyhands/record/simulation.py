@@ -148,6 +148,8 @@ class SimulationRecord(BaseModel):
     machine: str
     """The machine that was calibrated."""
     calibrated: str
+    circumstances: str = ""
+    """Age of the calibration, the load under which it was made, its own errors, and the machine's speed since."""
     versions: dict[str, str]
 
     @property
@@ -203,8 +205,6 @@ class Validation(BaseModel):
     median_ms: float
     error_pct: float
     """Relative error of the prediction against the median of the runs; negative where it is too low."""
-    held: bool
-    """Whether the median of the runs lies within the prediction's interval."""
     oversubscribed: bool
     """Whether there were more ranks than cores, which makes times unreliable."""
     steps: int
@@ -212,15 +212,29 @@ class Validation(BaseModel):
     """Reasons of the runs that failed."""
     machine: str
     calibrated: str
+    circumstances: str = ""
+    """Age of the calibration, the load under which it was made, its own errors, and the machine's speed since."""
     versions: dict[str, str]
 
     @computed_field  # type: ignore[prop-decorator]
     @property
+    def held(self) -> int:
+        """Number of runs that lie within the prediction's interval."""
+        return sum(self.predicted_ms.holds(ms) for ms in self.measured_ms)
+
+    @property
+    def holds_median(self) -> bool:
+        """Whether the median of the runs lies within the prediction's interval."""
+        return self.predicted_ms.holds(self.median_ms)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
     def noise_pct(self) -> float | None:
-        """Standard deviation of the runs over their mean, in per cent; None for a single run."""
+        """Half the distance between the quartiles of the runs over their median, in per cent; None for a single run."""
         if len(self.measured_ms) < 2:
             return None
-        return 100 * statistics.stdev(self.measured_ms) / statistics.mean(self.measured_ms)
+        low, middle, high = statistics.quantiles(self.measured_ms, n=4, method="inclusive")
+        return 100 * (high - low) / 2 / middle
 
 
 class ValidationRecord(BaseModel):
@@ -237,7 +251,7 @@ class ValidationRecord(BaseModel):
     """Median absolute error of the rows whose ranks had a core each."""
     held: int = 0
     of: int = 0
-    """Number of those rows, of which `held` lie within their intervals."""
+    """Number of runs of those rows, of which `held` lie within their prediction's interval."""
 
 
 LEDGER = "validations.jsonl"

@@ -46,7 +46,10 @@ def advice_page(folder: AdviceDir, record: AdviceRecord) -> Page:
                 "Based on",
                 short=True,
                 passages=[passage for passage in based_on if passage.sentences],
-                facts=[[("cluster", record.cluster), ("calibrated", calibrated)], facts(record.versions)],
+                facts=[
+                    [("cluster", record.cluster), ("calibrated", f"{calibrated}; {record.circumstances}")],
+                    facts(record.versions),
+                ],
             ),
             again("The advice:", record.command, folder.path, "Ask again"),
         ],

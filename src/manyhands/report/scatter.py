@@ -38,7 +38,7 @@ def scatter(rows: Sequence[Validation]) -> Figure:
     axis = decades_axis("", ends)
     x, y = replace(axis, title="measured step (ms)"), replace(axis, title="predicted step (ms)")
     diagonal = dashed("as predicted", ends, ends)
-    ringed = "; ringed points lie outside theirs" if not all(row.held for row in rows) else ""
+    ringed = "; ringed points lie outside theirs" if not all(row.holds_median for row in rows) else ""
     hollow = "; hollow points had more ranks than cores and are not counted" if len(counted(rows)) < len(rows) else ""
 
     def place(row: Validation) -> tuple[float, float, float, float]:
@@ -83,7 +83,7 @@ def _points(rows: Sequence[Validation], by: str, place: Place) -> list[Series]:
             in_legend=False,
             groups=[f"colour {name}", f"task {task}", *([SHARED] if shared else [])],
         )
-        missed = [i for i, row in enumerate(alike) if not row.held]
+        missed = [i for i, row in enumerate(alike) if not row.holds_median]
         rings = Series(
             name=MISSED,
             x=[xs[i] for i in missed],
@@ -107,7 +107,7 @@ def _legend(rows: Sequence[Validation], colours: Mapping[str, str], shapes: Mapp
         entries.append(Series(name=task, colour="muted", marker=shape, groups=[f"task {task}"]))
     if any(row.oversubscribed for row in rows):
         entries.append(Series(name=SHARED, colour="muted", marker="circle", hollow=True))
-    if not all(row.held for row in rows):
+    if not all(row.holds_median for row in rows):
         entries.append(Series(name=MISSED, colour="bad", marker="ring"))
     return entries
 
@@ -116,7 +116,7 @@ def _hover(row: Validation) -> str:
     return (
         f"{row_name(row)}\npredicted {with_bounds(row.predicted_ms, milliseconds)}\n"
         f"measured {milliseconds(row.median_ms)} (noise {plus_minus(row.noise_pct)})\n"
-        f"error {row.error_pct:+.1f} %, {'interval held' if row.held else MISSED}"
+        f"error {row.error_pct:+.1f} %, {row.held} of {count(len(row.measured_ms), 'run')} within the interval"
     )
 
 
@@ -126,7 +126,8 @@ def _listed(title: str, rows: Sequence[Validation]) -> str:
     for engine, alike in grouped(rows, lambda row: row.engine).items():
         judged, text = score(alike), SHARED
         if judged:
-            text = f"median error {judged.error_pct:.1f} percent, {judged.held} of {judged.cases} intervals held"
+            held = f"{judged.held} of {judged.runs} runs within their intervals"
+            text = f"median error {judged.error_pct:.1f} percent, {held}"
         texts.append(f"{engine}: {count(len(alike), 'configuration')}, {text}")
     return listed(title, texts)
 
@@ -156,7 +157,7 @@ def errors(rows: Sequence[Validation]) -> Figure:
         id="errors",
         title="Errors",
         about="By how much each prediction is above what was measured; below 0 it is too fast. The grey band is the "
-        f"aim for the median, ±{aim:.1f} %; a bar that reaches over 0 is an interval that held.{further}",
+        f"aim for the median, ±{aim:.1f} %; a bar that reaches over 0 holds the median of its runs.{further}",
         alt=_listed("Errors of the predictions", rows),
         views=[_errors_by(rows, aim, y, name, column) for name, column in chosen.items()],
         choose="By",

@@ -1,4 +1,4 @@
-"""Scores of predictions: their error against the aim, and how often their intervals held."""
+"""Scores of predictions: their error against the aim, and how many runs their intervals held."""
 
 import statistics
 from collections.abc import Callable, Iterable
@@ -12,17 +12,15 @@ Key = TypeVar("Key")
 Name = Callable[[Validation], str]
 """Reads one part of a row's name, such as its engine."""
 
-Holding = Literal["right", "too few", "too many", "too few cases"]
-"""Verdict on the share of intervals that held: as it should be, too narrow, too wide, or no verdict."""
+Holding = Literal["right", "too few", "too many", "too few runs"]
+"""Verdict on the share of runs within their intervals: as it should be, too narrow, too wide, or no verdict."""
 
 ERROR_PCT = 5.0
 """Aim for the median error of a step's time, where runs do not vary by more."""
-NOISES = 2.0
-"""Aim for the median error in multiples of the runs' noise, where that is more."""
-HELD_PCT = (80.0, 97.0)
-"""Aim for the share of the 90 % intervals that hold."""
+HELD_PCT = (85.0, 95.0)
+"""Aim for the share of runs within their 90 % intervals."""
 FEWEST = 20
-"""Fewest intervals whose share is judged."""
+"""Fewest runs whose share is judged."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +34,14 @@ class PredictionScore:
     """Median, with signs: above 0 where predictions are rather too slow."""
     noise_pct: float | None
     """Median of the runs' noise over the configurations; None where each was run once."""
+    runs: int
     held: int
+    """Runs within their prediction's interval."""
 
     @property
     def aim_pct(self) -> float:
-        """Aim for the median error."""
-        return max(ERROR_PCT, NOISES * (self.noise_pct or 0.0))
+        """Aim for the median error: `ERROR_PCT`, or the noise of the runs where that is more."""
+        return max(ERROR_PCT, self.noise_pct or 0.0)
 
     @property
     def is_near(self) -> bool:
@@ -50,15 +50,15 @@ class PredictionScore:
 
     @property
     def held_pct(self) -> float:
-        """Share of the intervals that held."""
-        return 100 * self.held / self.cases
+        """Share of the runs within their intervals."""
+        return 100 * self.held / self.runs
 
     @property
     def holding(self) -> Holding:
-        """Verdict on the share of the intervals that held."""
+        """Verdict on the share of the runs within their intervals."""
         low, high = HELD_PCT
-        if self.cases < FEWEST:
-            return "too few cases"
+        if self.runs < FEWEST:
+            return "too few runs"
         return "too few" if self.held_pct < low else "too many" if self.held_pct > high else "right"
 
 
@@ -78,6 +78,7 @@ def score(rows: Iterable[Validation]) -> PredictionScore | None:
         error_pct=statistics.median(abs(row.error_pct) for row in cases),
         bias_pct=statistics.median(row.error_pct for row in cases),
         noise_pct=statistics.median(noises) if noises else None,
+        runs=sum(len(row.measured_ms) for row in cases),
         held=sum(row.held for row in cases),
     )
 

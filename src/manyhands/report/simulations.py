@@ -180,6 +180,7 @@ def _source(record: SimulationRecord) -> list[tuple[str, str]]:
     return [
         ("cluster", record.cluster),
         ("calibrated", f"{record.machine}, {day(record.calibrated)}"),
+        *([("calibration", record.circumstances)] if record.circumstances else []),
         ("engine", record.engine),
         ("one worker alone", f"{with_bounds(record.alone_ms, milliseconds)} a step, batch {record.alone_batch:,}"),
         ("weights", f"{record.parameters:,} parameters, {num_bytes(record.weight_bytes)}"),

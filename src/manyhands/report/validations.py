@@ -66,7 +66,7 @@ def validations_page(path: Path, record: ValidationRecord) -> Page:
         numbers=numbers_table(rows),
         blocks=[*scores, rows_table(rows), _notes(record), shell_block("Run it again:", repeat.commands[0][1])],
         titled=False,
-        footer="Errors are of the median of the runs; intervals of predictions hold 90 %.",
+        footer="Errors are of the median of the runs; intervals of predictions should hold 90 % of the runs.",
     )
 
 
@@ -88,13 +88,13 @@ def headline(record: ValidationRecord) -> str:
 
 def _holding(judged: PredictionScore) -> str:
     verdicts = {
-        "too few": f"less often than the {AIM} aimed at.",
-        "too many": f"more often than the {AIM} aimed at: it is wider than it need be.",
+        "too few": f"less than the {AIM} aimed at.",
+        "too many": f"more than the {AIM} aimed at: they are wider than they need be.",
         "right": f"within the aim of {AIM}.",
     }
-    held = f"The 90 % interval held in {judged.held} of {count(judged.cases, 'case')}"
-    if judged.holding == "too few cases":
-        return f"{held}, too few cases to judge that by."
+    held = f"The 90 % intervals held {judged.held} of {count(judged.runs, 'run')}"
+    if judged.holding == "too few runs":
+        return f"{held}, too few to judge that by."
     return f"{held} ({percent(judged.held_pct, 0)}), {verdicts[judged.holding]}"
 
 
@@ -123,11 +123,11 @@ def _tiles(rows: Sequence[Validation]) -> list[Tile]:
     bias = f"rather {side}" if abs(judged.bias_pct) >= UNBIASED_PCT else "neither too slow nor too fast"
     left = len(rows) - len(cases)
     aim = f"aim: at most {percent(judged.aim_pct)} {'✓' if judged.is_near else '✗'}"
-    tick = {"right": " ✓", "too few cases": ""}.get(judged.holding, " ✗")
-    held = f"{judged.held} of {judged.cases}; aim: {AIM}{tick}"
+    tick = {"right": " ✓", "too few runs": ""}.get(judged.holding, " ✗")
+    held = f"{judged.held} of {judged.runs}; aim: {AIM}{tick}"
     return [
         Tile("Median error", percent(judged.error_pct), aim),
-        Tile("Intervals that held", percent(judged.held_pct, 0), held),
+        Tile("Runs within intervals", percent(judged.held_pct, 0), held),
         Tile("Bias", signed_percent(judged.bias_pct), f"on the whole {bias}"),
         Tile("Noise of the runs", plus_minus(judged.noise_pct), "median of the configurations"),
         Tile("Greatest error", signed_percent(worst.error_pct), row_name(worst)),
@@ -151,7 +151,7 @@ def _passages(rows: Sequence[Validation]) -> list[Passage]:
     parts = parts_of(rows).values()
     groups = grouped(counted(rows), lambda row: tuple(name(row) for name in parts))
     far = [(names, judged) for names, alike in groups.items() if (judged := score(alike)) and not judged.is_near]
-    missed = [row for row in counted(rows) if not row.held]
+    missed = [row for row in counted(rows) if not row.holds_median]
     lines = {
         "Beyond the aim": [
             f"{', '.join(names)}: {percent(judged.error_pct)} in the median of {count(judged.cases, 'case')}, "

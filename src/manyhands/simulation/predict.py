@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, final
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from manyhands.errors import check
 from manyhands.model.cluster import Cluster
+from manyhands.model.correction import Correction, corrected, correction
 from manyhands.model.crowd import StepTimes, step_times
 from manyhands.model.machine import CalibratedMachine
 from manyhands.record.calibration import Calibration
@@ -46,6 +47,15 @@ class _Kind(NamedTuple):
 
 
 @dataclass(frozen=True)
+class CorrectedCalibration:
+    """A calibration with what its real runs tell, and bootstrap samples of it, one for each seed."""
+
+    calibration: Calibration
+    others: list[Calibration]
+    correction: Correction
+
+
+@dataclass(frozen=True)
 class Predicted:
     """The predicted step of one strategy on one number of workers."""
 
@@ -73,6 +83,8 @@ class Predictor:
     steps: int = 0
     """Steps to simulate by events, summed over seeds; 0 to choose."""
     way: Way = "auto"
+    _corrected: dict[tuple[float, float], "CorrectedCalibration"] = field(default_factory=dict, repr=False)
+    """By the factors of compute and of calls."""
 
     @property
     def task(self) -> str:
@@ -80,9 +92,23 @@ class Predictor:
         return self.network.config.task
 
     @cached_property
-    def others(self) -> list[Calibration]:
-        """Bootstrap samples of the calibration, one for each seed."""
+    def _others(self) -> list[Calibration]:
         return [resampled(self.calibration, self.task, self.engine, self.seed + k) for k in range(SEEDS)]
+
+    def corrected(self, workers: int, servers: int = 0) -> CorrectedCalibration:
+        """Return the calibration for this many ranks: on this host, all times are corrected by its real runs.
+
+        Of a cluster, only compute is, by the runs of one worker alone, since its links are not this host's.
+        """
+        ranks = (workers, servers) if self.cluster is None else (1, 0)
+        real = correction(self.calibration, self.task, self.engine, workers=ranks[0], servers=ranks[1])
+        factors = real.factor, real.factor if self.cluster is None else 1.0
+        if factors not in self._corrected:
+            changed = [
+                corrected(other, self.task, self.engine, *factors) for other in (self.calibration, *self._others)
+            ]
+            self._corrected[factors] = CorrectedCalibration(changed[0], changed[1:], real)
+        return replace(self._corrected[factors], correction=real)
 
     def most_ranks(self, strategy: Sync) -> float:
         """Return the number of ranks of `strategy` up to which events are simulated."""
@@ -106,7 +132,7 @@ class Predictor:
         scene = self._scene(strategy, point)
         total = self.steps or int(np.clip(RANK_STEPS // point.workers, *STEPS))
         splits = []
-        for k, calibration in enumerate(self.others):
+        for k, calibration in enumerate(self._of(strategy, point).others):
             machine = self._machine(calibration, strategy, point, point.shares(), self.seed + k)
             splits.append(simulate_steps(scene, machine, -(-total // SEEDS)))
             on_seed()
@@ -117,7 +143,8 @@ class Predictor:
 
     def stage(self, strategy: Sync, point: WorkerCount) -> tuple[Scene, CalibratedMachine]:
         """Return scene and machine of a virtual run that takes the predicted time."""
-        return self._scene(strategy, point), self._machine(self.calibration, strategy, point, point.shares(), self.seed)
+        calibration = self._of(strategy, point).calibration
+        return self._scene(strategy, point), self._machine(calibration, strategy, point, point.shares(), self.seed)
 
     def formula(self, strategy: Sync, points: Sequence[WorkerCount]) -> Iterator[Predicted]:
         """Predict any number of points by closed form.
@@ -131,7 +158,8 @@ class Predictor:
         for kind, group in groups.items():
             series = self._series(strategy, kind, group)
             closed = self._closed(series)
-            others = [replace(series, times=self._times(other, kind, strategy)) for other in self.others]
+            drawn = self._of(strategy, group[0]).others
+            others = [replace(series, times=self._times(other, kind, strategy)) for other in drawn]
             waits = closed.in_a_row, closed.parted
             shifts = np.array([other.without_exchange_s(*waits) for other in others]) - series.without_exchange_s(
                 *waits
@@ -144,6 +172,9 @@ class Predictor:
                 split = _shifted(first, compute_s, step_s)
                 yield Predicted(point, strategy.text, servers, "closed form", split, drawn_s, unsure.of(split))
 
+    def _of(self, strategy: Sync, point: WorkerCount) -> CorrectedCalibration:
+        return self.corrected(point.workers, strategy.num_servers())
+
     def _kind(self, point: WorkerCount, strategy: Sync) -> _Kind:
         sharing = min(point.workers, self.cluster.node_size) if self.cluster else point.workers
         short = point.steps_per_epoch if point.steps_per_epoch <= SHORT else 0
@@ -154,13 +185,14 @@ class Predictor:
         return step_times(calibration, self.task, self.engine, rows, sharing, period=strategy.period, talks=talks)
 
     def _series(self, strategy: Sync, kind: _Kind, points: Sequence[WorkerCount]) -> AlikeCounts:
+        calibration = self._of(strategy, points[0]).calibration
         return AlikeCounts(
             self._scene(strategy, points[0]),
             np.array([point.workers for point in points]),
             np.array([point.busy for point in points]),
             np.array([point.steps_per_epoch for point in points]),
-            self._machine(self.calibration, strategy, points[0], kind.rows, self.seed),
-            self._times(self.calibration, kind, strategy),
+            self._machine(calibration, strategy, points[0], kind.rows, self.seed),
+            self._times(calibration, kind, strategy),
         )
 
     def _closed(self, series: AlikeCounts) -> Closed:
@@ -194,7 +226,7 @@ class Predictor:
     def _uncertainty(self, point: WorkerCount, strategy: Sync) -> Uncertainty:
         rows, sharing, _, _ = self._kind(point, strategy)
         ranks, on_host = point.workers + strategy.num_servers(), self.cluster is None
-        about = self.calibration, self.task, self.engine
+        about = self.calibration, self.task, self.engine, self._of(strategy, point).correction
         return uncertainty(*about, rows=rows, sharing=sharing, ranks=ranks, on_host=on_host)
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from scipy.special import pdtr, pdtrik
 
 from manyhands.model.cluster import Cluster
-from manyhands.model.crowd import run_spread, step_times
+from manyhands.model.crowd import step_times
 from manyhands.record.simulation import Estimate, SimulationRow
 from manyhands.simulation.predict import Predicted, Predictor
-from manyhands.simulation.spread import estimate, estimates
+from manyhands.simulation.spread import between_runs, estimate, estimates
 
 WITHIN = (0.05, 0.95)
 """Levels of a 90 % interval."""
@@ -37,11 +37,13 @@ class Alone:
         """Predict the step of one worker alone on the whole batch."""
         task, engine = predictor.task, predictor.engine
         speed = predictor.cluster.core_speed if predictor.cluster else 1.0
+        alone = predictor.corrected(workers=1)
         step_s, *drawn_s = (
             float(step_times(calibration, task, engine, batch_size, 1).whole_s.mean()) / speed
-            for calibration in (predictor.calibration, *predictor.others)
+            for calibration in (alone.calibration, *alone.others)
         )
-        return Alone(batch_size, step_s, tuple(drawn_s), run_spread(predictor.calibration, task, engine, 1))
+        share = between_runs(alone.calibration, task, engine, alone.correction, 1)
+        return Alone(batch_size, step_s, tuple(drawn_s), share)
 
     @property
     def step_ms(self) -> Estimate:

@@ -22,6 +22,7 @@ from manyhands.record.store import stem_of, write_record
 from manyhands.request import absolute
 from manyhands.simulation.parts import TaskNetwork
 from manyhands.simulation.predict import Predicted, Predictor
+from manyhands.simulation.present import GivenProbe, present_calibration
 from manyhands.simulation.request import (
     MOST_FOLLOWED,
     SUCH_HOSTS,
@@ -67,6 +68,7 @@ def simulate(
     *,
     observe: Observer = lambda pulse: None,
     say: Callable[[str], None] = lambda sentence: None,
+    probe: GivenProbe = None,
     **options: Any,
 ) -> SimulationRecord:
     """Predict step time, speed-up, efficiency and cost; without a cluster, of this host with as many cores as workers.
@@ -77,19 +79,22 @@ def simulate(
     nodes: Numbers of nodes; either these or `workers`.
     observe: Called with a `SimulationPulse` after each prediction, and while rows are trained.
     say: Called with sentences that a user should read.
+    probe: The state of this machine, to compare with the calibration's; without it, it is measured in two seconds.
     options: The other fields of a `SimulationRequest`: workers, syncs, cluster, calibration, engine, batch_size, …
     """
     begun = time.perf_counter()
     check(outer_world() is None, "simulate needs no real workers; run it without mpiexec, srun or torchrun")
     request = SimulationRequest(task=task, nodes=nodes, **options)
-    simulation = _prepare(request, say, observe, begun)
+    simulation = _prepare(request, say, observe, probe, begun)
     where = nullcontext() if request.out is None else SimulationDir.kept_if_used(request.out, stem_of(task))
     with where as folder:
         simulation.folder = folder
         return simulation.run()
 
 
-def _prepare(request: SimulationRequest, say: Callable[[str], None], observe: Observer, begun: float) -> "_Simulation":
+def _prepare(
+    request: SimulationRequest, say: Callable[[str], None], observe: Observer, probe: GivenProbe, begun: float
+) -> "_Simulation":
     """Check a request; load its calibration and network."""
     cluster, cluster_name = find_cluster(request.cluster)
     counts, task, engine = request.counts(), request.task, request.engine
@@ -101,6 +106,7 @@ def _prepare(request: SimulationRequest, say: Callable[[str], None], observe: Ob
     for sentence in differences(calibration, facts.hardware(), facts.versions()):
         say(sentence)
     say_if_busy(calibration, say)
+    calibration, circumstances = present_calibration(calibration, absolute(task), [engine], probe, say)
     network = TaskNetwork(task, calibration.made, path)
     network.check_calibrated(calibration)
     per_worker = request.batch_per_worker
@@ -122,7 +128,17 @@ def _prepare(request: SimulationRequest, say: Callable[[str], None], observe: Ob
         say(sentence)
     alone = Alone.of(predictor, per_worker or batch_size)
     return _Simulation(
-        predictor, strategies, points, alone, training, warnings, cluster_name, request.command, begun, observe
+        predictor,
+        strategies,
+        points,
+        alone,
+        training,
+        warnings,
+        cluster_name,
+        circumstances,
+        request.command,
+        begun,
+        observe,
     )
 
 
@@ -155,6 +171,7 @@ class _Simulation:
     training: RowTraining | None
     warnings: list[str]
     cluster_name: str
+    circumstances: str
     command: str
     begun: float
     observe: Observer
@@ -246,6 +263,7 @@ class _Simulation:
             warnings=self.warnings,
             machine=calibration.machine,
             calibrated=calibration.made,
+            circumstances=self.circumstances,
             versions=facts.versions(),
         )
         if self.folder is not None:

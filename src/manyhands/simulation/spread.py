@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from manyhands.model.correction import Correction
 from manyhands.model.crowd import contention, run_spread
 from manyhands.model.links import Floats
 from manyhands.model.sharing import SlowDown, lock_slow_down
@@ -68,7 +69,15 @@ class Uncertainty:
 
 
 def uncertainty(
-    calibration: Calibration, task: str, engine: str, *, rows: float, sharing: int, ranks: int, on_host: bool
+    calibration: Calibration,
+    task: str,
+    engine: str,
+    correction: Correction,
+    *,
+    rows: float,
+    sharing: int,
+    ranks: int,
+    on_host: bool,
 ) -> Uncertainty:
     """Return the uncertainty for `ranks` ranks with `rows` rows per worker and `sharing` workers per node."""
     comm = calibration.comms[engine]
@@ -76,10 +85,17 @@ def uncertainty(
     locked = comm.model == "slices" and on_host
     lock = _deviation(lock_slow_down(calibration.cores.lock_us, comm.ranks, ranks)) if locked else 0.0
     return Uncertainty(
-        run_spread(calibration, task, engine, sharing),
+        between_runs(calibration, task, engine, correction, sharing),
         _deviation(contention(calibration, task, engine, rows, sharing)),
         math.hypot(fit, lock),
     )
+
+
+def between_runs(calibration: Calibration, task: str, engine: str, correction: Correction, sharing: int) -> float:
+    """Return the relative standard deviation between runs: of real ones, else of the calibration's blocks of steps."""
+    if correction.bound is None:
+        return run_spread(calibration, task, engine, sharing)
+    return correction.bound / STUDENT  # which `estimates` multiplies with again
 
 
 def _deviation(bounds: SlowDown) -> float:

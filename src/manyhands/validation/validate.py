@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from manyhands import launch, sync, tasks
+from manyhands.calibration.probe import take_probe
 from manyhands.errors import check
 from manyhands.launch.environment import outer_world
 from manyhands.launch.user_folder import calibration_path
@@ -156,9 +157,10 @@ def validate(
     given = {"workers": counts, "syncs": specs, **{name: getattr(request, name) for name in same}}
     with ValidationDir.kept_if_used(request.out, stem_of(task)) as folder:
         predictions = {}
+        probe = take_probe()  # once for all engines
         for engine in engines:
             tell = say if engine == engines[0] else lambda sentence: None  # warnings of the machine, once
-            predicted = simulate(task, engine=engine, observe=observe_prediction, say=tell, **given)
+            predicted = simulate(task, engine=engine, observe=observe_prediction, say=tell, probe=probe, **given)
             if predicted.status == "interrupted":
                 raise KeyboardInterrupt
             predictions[engine] = predicted
@@ -248,7 +250,7 @@ def _record(
         failed={key: measured[0].failed for key, measured in runs.items() if measured and key not in good},
         median_error_pct=statistics.median(abs(row.error_pct) for row in telling) if telling else None,
         held=sum(row.held for row in telling),
-        of=len(telling),
+        of=sum(len(row.measured_ms) for row in telling),
     )
 
 
@@ -274,11 +276,11 @@ def compared(id_: str, case: PredictedCase, runs: Sequence[Measure]) -> Validati
         measured_ms=measured,
         median_ms=median,
         error_pct=100 * (row.step_ms.value / median - 1),
-        held=row.step_ms.holds(median),
         oversubscribed=row.workers + row.servers > hosts * facts.cores(),
         steps=case.steps,
         failed=[run.failed for run in runs if run.failed],
         machine=predicted.machine,
         calibrated=predicted.calibrated,
+        circumstances=predicted.circumstances,
         versions=facts.versions(),
     )

@@ -10,6 +10,7 @@ from made_up_machine import BATCH, ETHERNET, SAMPLES, calibration, constant, net
 
 from manyhands.errors import UserError
 from manyhands.model.cluster import SlowNode
+from manyhands.model.correction import NO_CORRECTION
 from manyhands.model.crowd import step_times
 from manyhands.record.simulation import Estimate, SimulationDir, SimulationRecord, SimulationRow
 from manyhands.simulation import simulate as module
@@ -151,12 +152,12 @@ def test_calls_of_more_threads_than_were_measured_are_as_sure_as_their_lock() ->
     about = {"rows": 8, "sharing": 1, "on_host": True}
     cores = known.cores.model_copy(update={"lock_us": {2: 10.0, 16: 30.0}})
     timed = known.model_copy(update={"cores": cores})
-    two, many = (uncertainty(timed, "mlp", "threads", ranks=ranks, **about).calls for ranks in (2, 16))
-    guessed = uncertainty(known, "mlp", "threads", ranks=16, **about).calls
+    two, many = (uncertainty(timed, "mlp", "threads", NO_CORRECTION, ranks=ranks, **about).calls for ranks in (2, 16))
+    guessed = uncertainty(known, "mlp", "threads", NO_CORRECTION, ranks=16, **about).calls
     assert two == 0
     assert many == pytest.approx(math.log(1.2**2) / (2 * 1.645), rel=1e-3)
     assert guessed == pytest.approx(math.log(8 * 1.2) / (2 * 1.645), rel=1e-3)
-    assert uncertainty(known, "mlp", "mpi", ranks=16, **about).calls == 0, "which has no lock"
+    assert uncertainty(known, "mlp", "mpi", NO_CORRECTION, ranks=16, **about).calls == 0, "which has no lock"
 
 
 def test_a_node_may_have_several_workers(predict: Predict) -> None:

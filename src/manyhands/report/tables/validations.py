@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from manyhands.record.simulation import Validation
 from manyhands.record.texts import NOTHING, count, fixed, milliseconds, percent, plain, plus_minus, signed_percent
-from manyhands.report.scores import ERROR_PCT, FEWEST, HELD_PCT, NOISES, Holding, Name, PredictionScore, grouped, score
+from manyhands.report.scores import ERROR_PCT, FEWEST, HELD_PCT, Holding, Name, PredictionScore, grouped, score
 from manyhands.report.tables.table import Column, Table, attribute, estimated, fields, numbers, tabulate
 from manyhands.report.words import task_name
 
@@ -16,8 +16,7 @@ ROWS: tuple[Column[Validation], ...] = (
     attribute("median_ms", "measured", milliseconds),
     attribute("error_pct", "error", signed_percent, drop=1),
     attribute("noise_pct", "noise", plus_minus, drop=3),
-    attribute("held", "interval", lambda held: "held" if held else "missed", drop=2, left=True),
-    Column("runs", lambda row: str(len(row.measured_ms)), drop=4),
+    Column("runs held", lambda row: f"{row.held} of {len(row.measured_ms)}", drop=2),
 )
 """Columns of a prediction, after those of `parts_of`."""
 NUMBERS: tuple[Column[Validation], ...] = (
@@ -50,7 +49,7 @@ def rows_table(rows: Sequence[Validation]) -> Table:
     caption = "Step times, predicted (90 % interval) and measured (median of the runs)"
 
     def mark(row: Validation) -> str:
-        return "shared" if row.oversubscribed else "" if row.held else "failed"
+        return "shared" if row.oversubscribed else "" if row.holds_median else "failed"
 
     return tabulate([*parts, *ROWS], rows, caption, mark)
 
@@ -67,7 +66,7 @@ class ScoredGroup(NamedTuple):
     score: PredictionScore | None
 
 
-HOLDING: dict[Holding, str] = {"right": "yes", "too few": "below", "too many": "above", "too few cases": NOTHING}
+HOLDING: dict[Holding, str] = {"right": "yes", "too few": "below", "too many": "above", "too few runs": NOTHING}
 
 
 def _judged(
@@ -91,12 +90,12 @@ JUDGED: tuple[Column[ScoredGroup], ...] = (
     _judged(
         "noise",
         lambda score: plus_minus(score.noise_pct),
-        "Standard deviation of a case's runs, over their mean; the median of the cases",
+        "Half the distance between the quartiles of a case's runs, over their median; the median of the cases",
     ),
     _judged(
         "aim",
         lambda score: f"≤ {fixed(score.aim_pct, 1)} %",
-        f"{ERROR_PCT:g} %, or {NOISES:g} times the noise where that is more",
+        f"{ERROR_PCT:g} %, or the noise where that is more",
     ),
     _judged(
         "error in aim",
@@ -106,14 +105,14 @@ JUDGED: tuple[Column[ScoredGroup], ...] = (
     ),
     _judged(
         "held",
-        lambda score: f"{score.held} of {score.cases}",
-        "How often the measured median lies within the prediction's 90 % interval",
+        lambda score: f"{score.held} of {score.runs}",
+        "How many runs lie within the prediction's 90 % interval",
     ),
     _judged("share", lambda score: percent(score.held_pct, 0), "The same as a percentage"),
     _judged(
         "share in aim",
         lambda score: HOLDING[score.holding],
-        f"Whether it is {HELD_PCT[0]:g} to {HELD_PCT[1]:g} %; not said of fewer than {FEWEST} cases",
+        f"Whether it is {HELD_PCT[0]:g} to {HELD_PCT[1]:g} %; not said of fewer than {FEWEST} runs",
         left=True,
     ),
 )
@@ -140,8 +139,8 @@ def combinations_table(rows: Sequence[Validation], parts: Mapping[str, Name]) ->
     """Return the scores of each combination of a task, an engine and so on."""
     named = grouped(rows, lambda row: tuple(name(row) for name in parts.values()))
     groups = [ScoredGroup(names, score(alike)) for names, alike in named.items()]
-    has_verdict = any(group.score and group.score.holding != "too few cases" for group in groups)
-    judged = JUDGED if has_verdict else JUDGED[:-1]  # mostly there are too few cases
+    has_verdict = any(group.score and group.score.holding != "too few runs" for group in groups)
+    judged = JUDGED if has_verdict else JUDGED[:-1]  # mostly there are too few runs
     return tabulate([*_names(parts), *judged], groups, "Each combination", _group_mark)
 
 

@@ -1,0 +1,139 @@
+"""Correct predictions by the real runs that ended a calibration, and by those of earlier calibrations in its state.
+
+The logarithm of measured over predicted time has a mean, which is what the model gets wrong in every run, and a
+deviation, which is how runs differ. The mean is corrected for as far as it exceeds its standard error (James and Stein
+1961); the deviation, and what is left of the mean, widen the interval.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from scipy.special import stdtrit
+
+from manyhands.model.state import same_state
+from manyhands.record.calibration import Calibration, CallTimes, ClosingRun, RowTimes
+
+LEVEL = 0.95
+"""Quantile of Student's distribution that bounds a 90 % interval."""
+
+Kind = Literal["alone", "collective", "servers"]
+"""Runs that are corrected alike: of one worker, of strategies without servers, and with servers."""
+
+
+class Correction(NamedTuple):
+    """How real runs differ from predictions."""
+
+    factor: float
+    """By which predicted times are multiplied."""
+    bound: float | None
+    """Half of a run's 90 % interval, as a logarithm; None where there were too few runs to tell."""
+
+
+NO_CORRECTION = Correction(1.0, None)
+
+
+class _Group(NamedTuple):
+    """Log ratios of the runs of one configuration."""
+
+    ranks: int
+    logs: list[float]
+
+
+def correction(calibration: Calibration, task: str, engine: str, *, workers: int, servers: int = 0) -> Correction:
+    """Return the correction for runs of a task on the calibrated host; none where no real run was made.
+
+    Of other numbers of ranks than were run, the mean is interpolated in the logarithm of the ranks.
+    """
+    kind = _kind(workers, servers)
+    alike = _groups(calibration, task, engine, kind)
+    # Without a run with servers, the collectives of the same engine are the nearest.
+    alike = alike or (_groups(calibration, task, engine, "collective") if kind == "servers" else [])
+    if not alike:
+        return NO_CORRECTION
+    pooled = alike if kind == "alone" else [*_groups(calibration, task, engine, "collective", "servers")]
+    freedom = sum(len(group.logs) - 1 for group in pooled)
+    if freedom < 1:
+        return Correction(math.exp(_mean(alike, workers + servers)), None)
+    variance = sum(len(group.logs) * float(np.var(group.logs)) for group in pooled) / freedom
+    runs = min(len(group.logs) for group in alike)
+    mean, error = _mean(alike, workers + servers), math.sqrt(variance / runs)
+    kept = mean * max(0.0, 1 - (error / mean) ** 2) if mean else 0.0
+    deviation = math.hypot(math.sqrt(variance), error, mean - kept)
+    return Correction(math.exp(kept), float(stdtrit(freedom, LEVEL)) * deviation)
+
+
+def corrected(calibration: Calibration, task: str, engine: str, compute: float, calls: float) -> Calibration:
+    """Return a calibration whose steps of a task take `compute` times as long, and its engine's calls `calls` times."""
+    if compute == calls == 1.0:
+        return calibration
+    costs, comm = calibration.tasks[task], calibration.comms[engine]
+    crowd = [
+        row.model_copy(
+            update={
+                "times": _slower(row.times, compute),
+                "silent": _slower(row.silent, compute),
+                "exchanges": _longer(row.exchanges, calls),
+            }
+        )
+        if (row.engine, row.task) == (engine, task)
+        else row
+        for row in calibration.contention
+    ]
+    steps = {
+        "points": [_slower(point, compute) for point in costs.points],
+        "touch_ms": [compute * ms for ms in costs.touch_ms],
+    }
+    links = {
+        "points": _longer(comm.points, calls),
+        "latency_us": comm.latency_us * calls,
+        "overhead_us": comm.overhead_us * calls,
+        "gigabyte_per_s": comm.gigabyte_per_s / calls,
+        "reduce_gigabyte_per_s": comm.reduce_gigabyte_per_s / calls,
+    }
+    return calibration.model_copy(
+        update={
+            "tasks": {**calibration.tasks, task: costs.model_copy(update=steps)},
+            "comms": {**calibration.comms, engine: comm.model_copy(update=links)},
+            "contention": crowd,
+        }
+    )
+
+
+def _kind(workers: int, servers: int) -> Kind:
+    if workers + servers == 1:
+        return "alone"
+    return "servers" if servers else "collective"
+
+
+def _groups(calibration: Calibration, task: str, engine: str, *kinds: Kind) -> list[_Group]:
+    """Return the runs of these kinds, by increasing ranks; those of earlier calibrations in the same state, too.
+
+    All are relative to the newest prediction, so that they show how the machine changes from one to the next.
+    """
+    engines = {"serial"} if kinds == ("alone",) else {engine}
+    earlier = [other for other in calibration.earlier if same_state(other.cores, calibration.cores)]
+    groups = []
+    for run in calibration.closing:
+        if run.task == task and run.engine in engines and _kind(run.workers, run.servers) in kinds:
+            before = [ms for other in earlier for ms in _same(other.closing, run)]
+            groups.append(_Group(run.workers + run.servers, run.log_ratios([*run.measured_ms, *before])))
+    return sorted(groups)
+
+
+def _same(closing: Sequence[ClosingRun], run: ClosingRun) -> list[float]:
+    return [ms for other in closing if other.key == run.key for ms in other.measured_ms]
+
+
+def _mean(groups: Sequence[_Group], ranks: int) -> float:
+    return float(np.interp(math.log(ranks), [math.log(g.ranks) for g in groups], [np.mean(g.logs) for g in groups]))
+
+
+def _slower(point: RowTimes, factor: float) -> RowTimes:
+    parts = {name: [factor * ms for ms in getattr(point, name)] for name in ("compute_ms", "serial_ms")}
+    return point.model_copy(update=parts)
+
+
+def _longer(points: Sequence[CallTimes], factor: float) -> list[CallTimes]:
+    return [point.model_copy(update={"us": [factor * us for us in point.us]}) for point in points]

@@ -1,0 +1,157 @@
+"""End a calibration with real runs: predict them from its measurements, run them, and keep both.
+
+`simulate`, `validate` and `advise` correct their predictions by the difference (`model/correction.py`).
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from manyhands import launch, sync
+from manyhands.calibration.calibrate import Progress
+from manyhands.calibration.calibrate import calibrate as measure_machine
+from manyhands.errors import UserError
+from manyhands.machine import facts
+from manyhands.measurement.measure import figures
+from manyhands.record.calibration import Calibration, ClosingRun
+from manyhands.run import train
+from manyhands.simulation.simulate import simulate
+from manyhands.sync.base import check_features
+from manyhands.training.plan import NEVER
+
+RUN_S, STEPS = 1.5, (20, 3000)
+"""Time that the steps of a run should take, and the fewest and the most of them."""
+ROUNDS = 6
+"""Most runs of each configuration."""
+START_S = 5.0
+"""Assumed time to start a run of several processes, until one has been started."""
+STRATEGIES = ("allreduce", "parameter-server")
+"""Strategies of the runs: one by collective calls, one with a server."""
+
+Observe = Callable[[Progress], None]
+
+
+@dataclass
+class _Case:
+    """A configuration to run."""
+
+    task: str
+    engine: str
+    sync: str
+    workers: int
+    servers: int
+    batch_size: int
+    predicted_ms: float
+    takes_s: float
+    """Duration of a run, as predicted or as the last one took."""
+    measured_ms: list[float] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Name it for people."""
+        return f"{Path(self.task).name}, a run of {self.engine} ×{self.workers} {self.sync}"
+
+    def run(self) -> None:
+        """Train for some steps, and keep the time of a step."""
+        begun_s = time.perf_counter()
+        steps = int(np.clip(RUN_S * 1e3 / self.predicted_ms, *STEPS))
+        with tempfile.TemporaryDirectory(prefix="manyhands-") as folder:
+            record = train(
+                self.task,
+                engine=self.engine,
+                workers=self.workers,
+                sync=self.sync,
+                batch_size=self.batch_size,
+                blas_threads=1,
+                steps=steps,
+                eval_every=NEVER,
+                out=folder,
+            )
+        if record.status == "interrupted":
+            raise KeyboardInterrupt
+        self.measured_ms.append(figures(record).step_ms)
+        self.takes_s = time.perf_counter() - begun_s
+
+    def closing(self) -> ClosingRun:
+        """Return prediction and runs."""
+        names = ("engine", "task", "sync", "workers", "servers", "batch_size", "predicted_ms", "measured_ms")
+        return ClosingRun(**{name: getattr(self, name) for name in names})
+
+
+def calibrate(task_names: Sequence[str], **options: Any) -> Calibration:
+    """Measure tasks and engines, run them for real, and add both to the machine's file; see `calibration.calibrate`.
+
+    >>> calibrate(["mlp"], path=Path("here.json"))  # doctest: +SKIP
+    """
+    return measure_machine(task_names, close=close_loop, **options)
+
+
+def close_loop(
+    calibration: Calibration, seconds: float, observe: Observe, say: Callable[[str], None]
+) -> list[ClosingRun]:
+    """Run every task with every engine of a calibration in turn, for about `seconds`; return predictions and runs.
+
+    A run that the time is too short for is left out, and said.
+    """
+    until_s = time.perf_counter() + seconds
+    cases = [case for task in calibration.tasks for case in _cases(calibration, task)]
+    for i in range(ROUNDS):
+        for case in cases if i % 2 == 0 else reversed(cases):
+            left_s = until_s - time.perf_counter()
+            if case.takes_s > left_s:
+                continue
+            observe(Progress(case.name, 1 - left_s / seconds))
+            case.run()
+    without = [case.name for case in cases if not case.measured_ms]
+    if without:
+        say(
+            f"no time was left for {'; '.join(without)}: predictions of it are not corrected, and their intervals may "
+            "be too narrow; give a longer --budget"
+        )
+    return [case.closing() for case in cases if case.measured_ms]
+
+
+def _cases(calibration: Calibration, task: str) -> Iterator[_Case]:
+    """Yield what to run of one task: one worker, and of each engine as many as were measured, on a core each."""
+    engines, room = calibration.engines(task), facts.cores()
+    for engine in engines:
+        comm = calibration.comms[engine]
+        counts = sorted({2, comm.ranks})
+        if engine == engines[0]:
+            yield from _predicted(calibration, task, engine, "allreduce", [1])
+        for spec in STRATEGIES:
+            servers = sync.make(spec).num_servers()
+            fit = [n for n in counts if n + servers <= (comm.ranks if comm.apart else room)]
+            if _runs(engine, spec):
+                yield from _predicted(calibration, task, engine, spec, fit if fit or not servers else [1])
+
+
+def _predicted(calibration: Calibration, task: str, engine: str, spec: str, workers: list[int]) -> Iterator[_Case]:
+    record = simulate(task, workers=workers, syncs=spec, engine=engine, calibration=calibration, probe=False)
+    for row in record.rows:
+        one = row.workers + row.servers == 1
+        start_s = 0.5 if one or engine == "threads" else START_S
+        yield _Case(
+            task=task,
+            engine="serial" if one else engine,
+            sync=row.sync,
+            workers=row.workers,
+            servers=row.servers,
+            batch_size=row.batch_size,
+            predicted_ms=row.step_ms.value,
+            takes_s=start_s + max(RUN_S, STEPS[0] * row.step_ms.value / 1e3),
+        )
+
+
+def _runs(engine: str, spec: str) -> bool:
+    """Tell whether an engine has what a strategy needs."""
+    try:
+        check_features(sync.make(spec), launch.make(engine).features, engine)
+    except UserError:
+        return False
+    return True
