@@ -42,7 +42,7 @@ def made_up_validation(
 ) -> Validation:
     """Make up one prediction that is off by so many percent, with an interval of this share to both sides."""
     predicted = estimate(measured_ms * (1 + error_pct / 100), share)
-    spread = [measured_ms * (1 + each * noise_pct / 100) for each in (-1, 0, 1)]
+    spread = [measured_ms * (1 + each * noise_pct / 100) for each in (-2, 0, 2)]  # quartiles at ±1
     return Validation(
         id=id,
         task=task,
@@ -58,7 +58,6 @@ def made_up_validation(
         measured_ms=spread,
         median_ms=measured_ms,
         error_pct=error_pct,
-        held=predicted.holds(measured_ms),
         oversubscribed=workers + (sync == "parameter-server") > CORES,
         steps=400,
         machine="here: 4 cores of A made-up processor",
@@ -115,7 +114,7 @@ def stored_validation(folder: Path, rows: Sequence[Validation], **more: object) 
         command="manyhands validate mlp --workers 1,2,4",
         rows=list(rows),
         held=sum(row.held for row in telling),
-        of=len(telling),
+        of=sum(len(row.measured_ms) for row in telling),
         **more,  # type: ignore[arg-type]
     )
     found = ValidationDir(folder)

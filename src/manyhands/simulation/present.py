@@ -23,8 +23,7 @@ def present_calibration(
 
     Where none is, `say` is called with how far off the machine is, and the newest is used.
     """
-    if probe is None and calibration.machine == machine_name(facts.hardware()):
-        probe = take_probe()
+    probe = probe_for(calibration) if probe is None else probe
     if not probe:
         return calibration, calibration.circumstances()
     chosen, now = in_state(calibration, probe.cores, task, engines), _speed(calibration, probe)
@@ -38,6 +37,11 @@ def present_calibration(
             f"{day(chosen.made)}, which is used"
         )
     return chosen, f"{chosen.circumstances()}; this machine is now {_speed(chosen, probe)} then"
+
+
+def probe_for(calibration: Calibration) -> Probe | Literal[False]:
+    """Take a probe where the calibration is of this machine; of another, its present state is not known."""
+    return take_probe() if calibration.machine == machine_name(facts.hardware()) else False
 
 
 def _speed(calibration: Calibration, probe: Probe) -> str:

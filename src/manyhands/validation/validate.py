@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 
 from manyhands import launch, sync, tasks
-from manyhands.calibration.probe import take_probe
 from manyhands.errors import check
 from manyhands.launch.environment import outer_world
 from manyhands.launch.user_folder import calibration_path
@@ -30,6 +29,7 @@ from manyhands.record.simulation import (
 from manyhands.record.store import append_lines, stem_of, write_record
 from manyhands.record.sweep import Measure
 from manyhands.request import absolute, resolve
+from manyhands.simulation.present import probe_for
 from manyhands.simulation.request import SUCH_HOSTS, read_counts, read_engines, read_syncs
 from manyhands.simulation.simulate import Observer, simulate
 from manyhands.spec import with_field_docs
@@ -157,7 +157,7 @@ def validate(
     given = {"workers": counts, "syncs": specs, **{name: getattr(request, name) for name in same}}
     with ValidationDir.kept_if_used(request.out, stem_of(task)) as folder:
         predictions = {}
-        probe = take_probe()  # once for all engines
+        probe = probe_for(read_calibration(request.calibration or calibration_path(), absolute(task)))
         for engine in engines:
             tell = say if engine == engines[0] else lambda sentence: None  # warnings of the machine, once
             predicted = simulate(task, engine=engine, observe=observe_prediction, say=tell, probe=probe, **given)

@@ -45,8 +45,8 @@ def test_errors_are_those_of_the_median_run_and_noise_that_of_all(validate: Vali
     (row,) = found.rows
     assert row.median_ms == 10.0
     assert row.error_pct == pytest.approx(100 * (row.predicted_ms.value / 10 - 1))
-    assert row.noise_pct == pytest.approx(10 * 2.5**0.5), "the standard deviation"
-    assert row.held == (row.predicted_ms.low <= 10 <= row.predicted_ms.high)
+    assert row.noise_pct == pytest.approx(10), "half the distance of the quartiles, 9 and 11"
+    assert row.held == sum(row.predicted_ms.low <= ms <= row.predicted_ms.high for ms in row.measured_ms)
     assert read_validations(tmp_path / "validations" / LEDGER) == found.rows
 
 
@@ -71,7 +71,7 @@ def test_a_prediction_that_comes_true_has_no_error_and_holds(validate: Validate)
     (before,) = validate(lambda repeat: 1.0).rows
     found = validate(lambda repeat: before.predicted_ms.value)
     assert found.median_error_pct == pytest.approx(0.0)
-    assert (found.held, found.of) == (1, 1)
+    assert (found.held, found.of) == (5, 5), "runs, not medians"
 
 
 def test_a_line_that_was_cut_off_is_replaced_and_no_other(validate: Validate, tmp_path: Path) -> None:
