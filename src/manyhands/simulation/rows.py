@@ -8,6 +8,7 @@ from typing import final
 import numpy as np
 from scipy.special import pdtr, pdtrik
 
+from manyhands.model.between import gpu_spread
 from manyhands.model.cluster import Cluster
 from manyhands.model.crowd import run_spread, step_times
 from manyhands.record.simulation import Estimate, SimulationRow
@@ -41,7 +42,9 @@ class Alone:
             float(step_times(calibration, task, engine, batch_size, 1).whole_s.mean()) / speed
             for calibration in (predictor.calibration, *predictor.others)
         )
-        return Alone(batch_size, step_s, tuple(drawn_s), run_spread(predictor.calibration, task, engine, 1))
+        spread = run_spread(predictor.calibration, task, engine, 1)
+        share = math.hypot(spread, gpu_spread(predictor.calibration, task, batch_size))
+        return Alone(batch_size, step_s, tuple(drawn_s), share)
 
     @property
     def step_ms(self) -> Estimate:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from manyhands.model.between import gpu_spread
 from manyhands.model.crowd import contention, run_spread
 from manyhands.model.links import Floats
 from manyhands.model.sharing import SlowDown, lock_slow_down
@@ -76,7 +77,7 @@ def uncertainty(
     locked = comm.model == "slices" and on_host
     lock = _deviation(lock_slow_down(calibration.cores.lock_us, comm.ranks, ranks)) if locked else 0.0
     return Uncertainty(
-        run_spread(calibration, task, engine, sharing),
+        math.hypot(run_spread(calibration, task, engine, sharing), gpu_spread(calibration, task, rows)),
         _deviation(contention(calibration, task, engine, rows, sharing)),
         math.hypot(fit, lock),
     )
