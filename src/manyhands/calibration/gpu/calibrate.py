@@ -92,8 +92,8 @@ def calibrate_gpu(
     num_gpus = torch.cuda.device_count() if device == "cuda" else 1
     check(
         num_gpus > 0,
-        "torch sees no GPU here, so there is none to calibrate; --calibration FILE of 'manyhands simulate' "
-        "takes a calibration that was made on a machine that has one",
+        "torch sees no GPU here, so there is none to calibrate; calibrate on a machine that has one, and give its file "
+        "to simulate or advise with --calibration FILE",
     )
     _read_before(path, say)
     _check_writable(path)
@@ -225,9 +225,8 @@ def _comm_costs(measured: _Measured, num_gpus: int, link: str, made: str, say: C
     try:
         call_us = launch_us(device)
     except (RuntimeError, ManyhandsError) as error:
-        say(
-            f"nccl does not start here, so that the time to launch its calls is not counted: {str(error).splitlines()[0]}"
-        )
+        why = str(error).splitlines()[0]
+        say(f"nccl does not start here, so that the time to launch its calls is not counted: {why}")
         call_us = 0.0
     if num_gpus == 1 or link:
         return formula_costs(link or LINK, add_rate(device), call_us, made)
