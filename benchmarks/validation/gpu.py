@@ -24,7 +24,7 @@ from manyhands import train
 from manyhands.calibration.gpu.calibrate import calibrate_gpu
 from manyhands.machine import facts
 from manyhands.measurement.measure import figures
-from manyhands.record.simulation import LEDGER, SimulationRecord, Validation
+from manyhands.record.simulation import LEDGER, Validation
 from manyhands.record.sweep import Measure
 from manyhands.simulation.simulate import simulate
 from manyhands.validation.validate import PredictedCase, compared
@@ -128,7 +128,9 @@ def one_round(cases: Sequence[PredictedCase], turn: int, device: str, out: Path)
     predictions = {name(case): case.row.step_ms.value for case in cases}
     for line in lines.splitlines():
         run = Measure.model_validate_json(line)
-        tell(f"round {turn}, {run.cell}: {run.failed or f'{run.step_ms:.4f} ms'}, predicted {predictions[run.cell]:.4f}")
+        tell(
+            f"round {turn}, {run.cell}: {run.failed or f'{run.step_ms:.4f} ms'}, predicted {predictions[run.cell]:.4f}"
+        )
 
 
 def run_cases(given: Path, done: Path) -> None:
