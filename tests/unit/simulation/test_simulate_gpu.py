@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_figures_are_finite_and_lie_in_their_intervals(predict: Predict, sync: s
 def test_more_gpus_never_compute_longer(knee: float, batch: int) -> None:
     known = gpu_calibration(knee=knee)
     times = [step_times(known, "mlp", "torch", batch / n, n).quiet_s for n in (2, 4, 8, 64)]
-    assert all(after <= before * (1 + 1e-9) for before, after in zip(times, times[1:], strict=False))
+    assert all(after <= before * (1 + 1e-9) for before, after in pairwise(times))
 
 
 def test_a_gpu_has_no_neighbours_to_share_with() -> None:
