@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from manyhands import registry, sync, tasks
+from manyhands import launch, registry, sync, tasks
 from manyhands.advice.request import AdviceRequest, CheckedAdvice
 from manyhands.advice.train import Recipe, Trainer, most_replicas
 from manyhands.errors import check
@@ -12,6 +12,8 @@ from manyhands.model.cluster import Cluster
 from manyhands.record.calibration import Calibration, differences, read_calibration
 from manyhands.record.texts import count
 from manyhands.request import absolute
+from manyhands.simulation.devices import ENGINES, check_strategies, engine_on, why_not
+from manyhands.simulation.devices import room as room_of
 from manyhands.simulation.parts import TaskNetwork
 from manyhands.simulation.predict import Predictor
 from manyhands.simulation.present import present_calibration
@@ -21,8 +23,6 @@ from manyhands.sync import Sync
 
 INEXACT = "local-sgd:period=8"
 """The inexact strategy that is considered besides all exact ones."""
-ON_CLUSTER = "mpi"
-"""The engine whose workers may be on several nodes."""
 MOST_WORKERS = 1024
 """On a cluster, unless the request allows more."""
 
@@ -33,10 +33,11 @@ def prepare(request: AdviceRequest, say: Say, begun_s: float) -> CheckedAdvice:
     """Check a request, and find the predictors, strategies and numbers of workers that it means."""
     cluster, cluster_name = find_cluster(request.cluster)
     _check_cost(request.max_cost, cluster)
-    syncs = _choose_syncs(request.syncs)
-    counts, limit = _choose_counts(cluster, request.max_workers)
+    engine_on(request.device)
+    syncs = _choose_syncs(request.syncs, request.device)
     predictors, circumstances = _make_predictors(request, cluster, say)
     known, network = next((predictor.calibration, predictor.network) for predictor in predictors.values())
+    counts, limit = _choose_counts(cluster, request.max_workers, known)
     for sentence in differences(known, facts.hardware(), facts.versions()):
         say(sentence)
     batch_size = check_batch(None, None, network.config.batch_size, network.samples)
@@ -59,13 +60,15 @@ def _check_cost(max_cost: float | None, cluster: Cluster | None) -> None:
     check(priced, "--max-cost needs a price: give the cluster's file a price_per_hour")
 
 
-def _choose_syncs(given: str | Sequence[str]) -> list[str]:
-    """Return the strategies to consider, without any given all exact ones; refuse those whose steps a short training
-    cannot count."""
+def _choose_syncs(given: str | Sequence[str], device: str) -> list[str]:
+    """Return the strategies to consider, without any given all exact ones that can be predicted on `device`; refuse
+    those whose steps a short training cannot count."""
     if not given:
-        exact = [name for name in registry.names(sync, Sync) if sync.make(name).exact]
+        strategies = map(sync.make, registry.names(sync, Sync))
+        exact = [strategy.text for strategy in strategies if strategy.exact and not why_not(strategy, device)]
         return [*sorted(exact, key=lambda name: (name != "allreduce", name)), INEXACT]  # the simplest first
     specs = read_syncs(given)
+    check_strategies([sync.make(spec) for spec in specs], device, launch.make(ENGINES[device]).features)
     for spec in specs:
         strategy = sync.make(spec)
         check(
@@ -76,11 +79,11 @@ def _choose_syncs(given: str | Sequence[str]) -> list[str]:
     return specs
 
 
-def _choose_counts(cluster: Cluster | None, max_workers: int) -> tuple[list[int], str]:
+def _choose_counts(cluster: Cluster | None, max_workers: int, known: Calibration) -> tuple[list[int], str]:
     """Return the numbers of workers to consider, and what bounds them."""
     check(max_workers >= 0, f"max-workers must be at least 1, got {max_workers}")
     if cluster is None:
-        room, limit, node_size = facts.cores(), f"this host has {facts.cores()} cores", 1
+        room, limit, node_size = *room_of(known), 1
     else:
         room, limit, node_size = cluster.max_ranks, f"the cluster has room for {cluster.max_ranks:,}", cluster.node_size
         if room > MOST_WORKERS and not max_workers:
@@ -104,9 +107,10 @@ def _doubled(most: int) -> set[int]:
 def _make_predictors(request: AdviceRequest, cluster: Cluster | None, say: Say) -> tuple[dict[str, Predictor], str]:
     """Return a predictor for each engine to consider, all from the same calibration, and its circumstances."""
     tasks.load(request.task)
-    engines = _choose_engines(request, cluster)
+    engines, device = _choose_engines(request, cluster), request.device
     for engine in engines:
-        known, kept = find_calibration(request.calibration, request.task, engine)  # which must have the engine
+        # The calibration must have the engine.
+        known, kept = find_calibration(request.calibration, request.task, engine_on(device, engine), device)
         check(
             cluster is not None or not known.comms[engine].apart,
             "the calibration is of a network between hosts; give --cluster, or a calibration of this host alone",
@@ -119,7 +123,8 @@ def _make_predictors(request: AdviceRequest, cluster: Cluster | None, say: Say) 
 
 
 def _choose_engines(request: AdviceRequest, cluster: Cluster | None) -> list[str]:
-    """Return the engines that were named; without any, those that were calibrated on this host, or `ON_CLUSTER`."""
+    """Return the engines that were named; without any, those that were calibrated on this host, or on a cluster the
+    one that has several nodes."""
     if request.engines:
         engines = read_engines(request.engines)
         check(
@@ -127,12 +132,13 @@ def _choose_engines(request: AdviceRequest, cluster: Cluster | None) -> list[str
             "engine threads runs on one node; a cluster needs mpi or torch",
         )
         return engines
-    if cluster is not None:
-        return [ON_CLUSTER]
+    device, usual = request.device, [ENGINES[request.device]]
+    if cluster is not None or device != "cpu":
+        return usual
     known, task = request.calibration, absolute(request.task)
     if not isinstance(known, Calibration):
         known = read_calibration(known or calibration_path(), task, named=known is not None)
-    return known.engines(task) or [ON_CLUSTER]
+    return known.engines(task) or usual
 
 
 def _can_follow(trainer: Trainer, recipe: Recipe, say: Say, *, named: bool) -> bool:

@@ -6,12 +6,12 @@ from manyhands.record.advice import AdviceRow
 from manyhands.record.texts import count, duration, figure, workers_name
 
 PARTS = {
-    "compute_ms": ("computing", "faster cores would help most"),
+    "compute_ms": ("computing", "faster processors would help most"),
     "serial_ms": (
         "what every worker repeats (the optimiser's step and the loop)",
         "a larger batch, whose steps are fewer, would help most",
     ),
-    "comm_ms": ("communication and waiting", "a faster network, and cores that are alike, would help most"),
+    "comm_ms": ("communication and waiting", "a faster network, and processors that are alike, would help most"),
 }
 """Parts of a step's time, and what would shorten each."""
 

@@ -15,6 +15,7 @@ from manyhands.machine import facts
 from manyhands.record.advice import AdvicePoint, AdviceRecord, AdviceRow
 from manyhands.record.simulation import Estimate
 from manyhands.record.texts import count, figure
+from manyhands.simulation.devices import by_formula
 
 
 def make_record(
@@ -128,8 +129,9 @@ def _command(way: Way, book: Book, checked: CheckedAdvice) -> str:
         words += ["--batch-size", f"{point.batch_size}", "--lr", f"{recipe.lr:g}"]
     if recipe.warmup:
         words += ["--warmup", f"{recipe.warmup:g}"]
-    words += ["--steps", f"{book.sure_steps(recipe)}", "--blas-threads", "1"]
-    return shlex.join(words)
+    words += ["--steps", f"{book.sure_steps(recipe)}"]
+    device = checked.predictor.calibration.device
+    return shlex.join([*words, *(["--blas-threads", "1"] if device == "cpu" else ["--device", device])])
 
 
 def _doubts(book: Book, checked: CheckedAdvice) -> Iterator[str]:
@@ -171,7 +173,14 @@ def _assumed(best: Sequence[AdviceRow], checked: CheckedAdvice, *, rows_meet: bo
         yield "there was no time to train all of these: the steps of some are told by the noise scale alone"
     if rows_meet:
         yield "n workers need the steps of one, although this network mixes the rows of a batch"
+    known, on_cpu = checked.predictor.calibration, checked.predictor.calibration.device == "cpu"
     if checked.cluster is not None:
-        speed = figure(checked.cluster.core_speed)
-        yield f"a core of the cluster is {speed} times as fast as one of this calibration"
-        yield "mpiexec knows the nodes; if not, add --mpiexec 'mpiexec -hosts a,b'"
+        speed, kind = figure(checked.cluster.core_speed), "core" if on_cpu else "GPU"
+        yield f"a {kind} of the cluster is {speed} times as fast as one of this calibration"
+        yield (
+            "mpiexec knows the nodes; if not, add --mpiexec 'mpiexec -hosts a,b'"
+            if on_cpu
+            else "torchrun starts the ranks where there are several nodes: torchrun … -m manyhands train …"
+        )
+    elif formula := by_formula(known, checked.predictor.engine):
+        yield formula

@@ -26,9 +26,11 @@ class AdviceRequest:
     max_cost: float | None = None
     """The most that the training may cost on the cluster."""
     max_workers: int = 0
-    """The most workers to use; 0 for the cores of this host, or 1,024 on a cluster."""
+    """The most workers to use; 0 for the cores or GPUs of this host, or 1,024 on a cluster."""
+    device: str = "cpu"
+    """Where workers compute: `cpu`, or `cuda` for a GPU each."""
     engines: str | Sequence[str] = ""
-    """Engines to choose from; without any, those that were calibrated, or mpi on a cluster."""
+    """Engines to choose from; without any, those that were calibrated, or mpi on a cluster; torch for GPUs."""
     syncs: str | Sequence[str] = ""
     """Strategies to choose from; without any, all exact ones and `local-sgd:period=8`."""
     calibration: Path | Calibration | None = None

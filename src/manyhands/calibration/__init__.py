@@ -12,4 +12,5 @@
 | `fits` | latency, bandwidth and arithmetic from the times of calls |
 | `busy` | whether other programs used the cores meanwhile |
 | `engines` | which engines can be calibrated |
+| `gpu/` | the same for GPUs |
 """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from manyhands.cli.options import CALIBRATION, CommandOption, Json, TaskName, check_request, command_options
+from manyhands.cli.options import CALIBRATION, DEVICE, CommandOption, Json, TaskName, check_request, command_options
 from manyhands.cli.show import command_line, finish, meter, people, results, say, say_kept, warn
 from manyhands.cli.tables import print_table
 from manyhands.errors import check
@@ -21,11 +21,16 @@ BUDGET = "5m"
 OPTIONS = {
     "target_accuracy": CommandOption(float, "Share of the test samples to get right: 0.98."),
     "cluster": CommandOption(
-        str, "Where it shall run: a FILE.toml, or ethernet-1g, ethernet-10g, infiniband or nvlink.", "this host"
+        str, "Where it shall run: a FILE.toml, or ethernet-1g, ethernet-10g, infiniband, nvlink or pcie.", "this host"
     ),
     "max_cost": CommandOption(float, "The most that the training may cost on the cluster."),
-    "max_workers": CommandOption(int, "The most workers to use.", "the cores of this host, or 1,024 on a cluster"),
-    "engines": CommandOption(str, "Engines to choose from.", "those that were calibrated; mpi on a cluster"),
+    "max_workers": CommandOption(
+        int, "The most workers to use.", "the cores or GPUs of this host, or 1,024 on a cluster"
+    ),
+    "device": DEVICE,
+    "engines": CommandOption(
+        str, "Engines to choose from.", "those that were calibrated; mpi on a cluster, torch for GPUs"
+    ),
     "syncs": CommandOption(
         str,
         "Strategies to choose from.",
@@ -56,7 +61,11 @@ def advise(
     need. Step times are predicted from this machine's calibration (manyhands calibrate). The most promising ways are
     trained too, as n workers would train.
 
+    With --device cuda the workers are GPUs, from a calibration of a GPU, which may come from another machine.
+
     Example: manyhands advise mlp --target-accuracy 0.9 --cluster ethernet-10g
+
+    Example: manyhands advise mlp --target-accuracy 0.9 --device cuda --cluster nvlink
     """
     check_request(task, request, {}, example="manyhands advise mlp --target-accuracy 0.9")
     check("target_accuracy" in request, "which accuracy? for example: --target-accuracy 0.9")

@@ -10,25 +10,42 @@ import typer
 from rich.console import Console
 
 from manyhands.calibration.engines import check_calibrated
-from manyhands.cli.options import CALIBRATION, CommandOption, Json, check_early, command_options, default_is
+from manyhands.cli.options import (
+    CALIBRATION,
+    DEVICE,
+    CommandOption,
+    Json,
+    check_device_name,
+    check_early,
+    command_options,
+    default_is,
+)
 from manyhands.cli.show import finish, meter, people, results, say, warn
 from manyhands.cli.tables import print_table
 from manyhands.errors import check
 from manyhands.launch.user_folder import calibration_path
 from manyhands.machine import facts
 from manyhands.measurement.budget import parse_duration
-from manyhands.record.calibration import Calibration, ClosingRun, CommCosts, RowTimes, TaskCosts
-from manyhands.record.texts import NOTHING, figure, fixed, milliseconds, percent, signed_percent
+from manyhands.record.calibration import Calibration, ClosingRun, CommCosts, CopyTimes, RowTimes, TaskCosts
+from manyhands.record.texts import NOTHING, figure, fixed, milliseconds, num_bytes, percent, signed_percent
 from manyhands.report.tables.table import Column, Table, tabulate
+from manyhands.spec import cut_list
 
 if TYPE_CHECKING:
     from manyhands.model.correction import Correction
 
 ENGINES, BUDGET, TASK = "threads,mpi", "90s", "mlp"
+GPU_ENGINE = "torch"
 OPTIONS = {
-    "engines": CommandOption(str, "Engines whose calls to measure: threads, mpi or torch.", ENGINES),
+    "device": DEVICE,
+    "engines": CommandOption(
+        str, "Engines whose calls to measure: threads, mpi or torch.", f"{ENGINES}; torch for GPUs"
+    ),
     "ranks": CommandOption(int, "The most ranks to measure at once.", "the cores"),
     "budget": CommandOption(str, "Time that the command may take: 30s, 2m.", BUDGET),
+    "link": CommandOption(
+        str, "Link between GPUs, nvlink or pcie, whose typical figures count where calls between GPUs are not measured."
+    ),
     "over_budget": CommandOption(bool, "Measure everything once even if that takes longer than the budget."),
     "calibration": CALIBRATION,
 }
@@ -60,8 +77,19 @@ def calibrate(
     --ranks 2 measures the link between two of them. Keep that in a file of its own with --calibration: from that file
     simulate and validate predict such hosts with one worker each.
 
+    With --device cuda it measures steps by rows on a GPU, as train makes them, and copies to and from it; calls
+    between GPUs if there are several. With one GPU, or with --link, calls follow a formula for that link.
+
     Example: manyhands calibrate mlp cnn
+
+    Example: manyhands calibrate mlp --device cuda --calibration gpu.json
     """
+    device = request.pop("device", "cpu")
+    check_device_name(device)
+    if device == "cuda":
+        _calibrate_gpu(tasks or [TASK], request, as_json=json)
+        return
+    check("link" not in request, "--link belongs to --device cuda; add it")
     check(request.get("ranks") != 0, "ranks must be at least 2, got 0")
     names = tasks or [TASK]
     budget_s = parse_duration(request.pop("budget", BUDGET))
@@ -90,6 +118,38 @@ def calibrate(
     finish(calibration, as_json=json)
 
 
+def _calibrate_gpu(names: Sequence[str], request: dict[str, Any], *, as_json: bool) -> None:
+    """Measure this machine's GPUs, and print what was measured and what follows a formula."""
+    engines = request.pop("engines", GPU_ENGINE)
+    check(
+        set(filter(None, cut_list(engines))) == {GPU_ENGINE},
+        f"GPUs are calibrated with engine {GPU_ENGINE}, whose ranks have one each and talk by nccl; got '{engines}'",
+    )
+    for option in ("ranks", "over_budget"):
+        check(option not in request, f"--{option.replace('_', '-')} is for CPUs; leave it out with --device cuda")
+    budget_s = parse_duration(request.pop("budget", BUDGET))
+    for name in names:
+        check_early(name, {})
+    from manyhands.calibration.gpu.calibrate import calibrate_gpu  # imports torch: a bad request is refused before
+    from manyhands.request import absolute
+
+    path = request.pop("calibration", None) or calibration_path("cuda")
+    with meter() as tell:
+        calibration = calibrate_gpu(
+            names,
+            **request,
+            path=path,
+            budget_s=budget_s,
+            spent_s=facts.command_age_s(),
+            observe=lambda progress: tell("calibrating", progress.done, 1.0, progress.label),
+            say=warn,
+        )
+    console = people if as_json else results
+    show(calibration, [absolute(name) for name in names], [GPU_ENGINE], console)
+    say(f"kept in {path}")
+    finish(calibration, as_json=as_json)
+
+
 def show(calibration: Calibration, names: Sequence[str], engines: Sequence[str], console: Console) -> None:
     """Print the steps of the named tasks, and the calls of the engines."""
     say(f"{calibration.machine}, {calibration.made}", to=console)
@@ -104,6 +164,11 @@ def show(calibration: Calibration, names: Sequence[str], engines: Sequence[str],
     if runs:
         console.print()
         print_table(console, _runs_table(calibration, runs))
+    if calibration.copies:
+        console.print()
+        print_table(console, _copies_table(calibration.copies))
+    for link in filter(None, (calibration.comms[engine].formula for engine in engines)):
+        say(f"calls between GPUs: by formula for {link}, not measured here", to=console)
 
 
 def _steps_table(calibration: Calibration, costs: TaskCosts, caption: str) -> Table:
@@ -128,17 +193,46 @@ def _steps_table(calibration: Calibration, costs: TaskCosts, caption: str) -> Ta
         Column("forward and\nbackward p90", quantile("compute_ms", 0.9), drop=2),
         Column("update\np50", quantile("serial_ms", 0.5)),
         Column("update\np90", quantile("serial_ms", 0.9), drop=3),
-        *(Column(f"{engine} ×{ranks}\ntakes ×", factor(engine, ranks), drop=1) for engine, ranks in crowds),
-        Column("steps", lambda point: f"{len(point.compute_ms):,}", drop=4),
+        *(Column(_crowd_title(calibration, *crowd), factor(*crowd), drop=1) for crowd in crowds),
+        Column("times", lambda point: f"{len(point.compute_ms):,}", drop=4)
+        if calibration.device == "cuda"
+        else Column("steps", lambda point: f"{len(point.compute_ms):,}", drop=4),
     ]
     return tabulate(columns, costs.points, caption)
+
+
+def _crowd_title(calibration: Calibration, engine: str, ranks: int) -> str:
+    return "with a wait in\neach step ×" if calibration.device == "cuda" else f"{engine} ×{ranks}\ntakes ×"
+
+
+def _copies_table(copies: Sequence[CopyTimes]) -> Table:
+    """Return the table of copies between host and GPU: their time, and the bandwidth that comes to."""
+
+    def time_of(part: str) -> Callable[[CopyTimes], str]:
+        return lambda copy: f"{_median(getattr(copy, part)):.1f} µs"
+
+    def rate_of(part: str) -> Callable[[CopyTimes], str]:
+        return lambda copy: figure(1e-3 * copy.num_bytes / _median(getattr(copy, part)))
+
+    columns: list[Column[CopyTimes]] = [
+        Column("bytes", lambda copy: num_bytes(copy.num_bytes)),
+        Column("to the GPU", time_of("to_device_us")),
+        Column("GB/s", rate_of("to_device_us")),
+        Column("to the host", time_of("to_host_us")),
+        Column("GB/s", rate_of("to_host_us")),
+    ]
+    return tabulate(columns, copies, "copies between host and GPU")
+
+
+def _median(values: Sequence[float]) -> float:
+    return max(1e-3, statistics.median(values))
 
 
 def _calls_table(comms: Sequence[CommCosts]) -> Table:
     """Return the table of the fits to the engines' calls: latency, bandwidth, and how far off they are."""
     columns: list[Column[CommCosts]] = [
         Column("engine", lambda comm: comm.engine, left=True),
-        Column("ranks", lambda comm: ", ".join(map(str, sorted({point.ranks for point in comm.points}))), drop=3),
+        Column("ranks", lambda comm: ", ".join(map(str, sorted({p.ranks for p in comm.points}))) or NOTHING, drop=3),
         Column("α latency", lambda comm: f"{comm.latency_us:.1f} µs"),
         Column("1/β bandwidth", lambda comm: _rate(comm.gigabyte_per_s)),
         Column("1/γ adding", lambda comm: _rate(comm.reduce_gigabyte_per_s), drop=2),
@@ -175,6 +269,8 @@ def _bound(known: "Correction") -> str:
 
 
 def _formulas(comm: CommCosts) -> str:
+    if comm.formula:
+        return f"{comm.formula}, by formula, not measured here"
     where = f" between {comm.hosts} hosts" if comm.apart else ""
     return "slices of shared memory" if comm.model == "slices" else f"messages{where}, {comm.duplex} duplex"
 

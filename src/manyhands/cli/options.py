@@ -77,6 +77,7 @@ BATCHES = {
     ),
     "batch_per_worker": RESOLVED["batch_per_worker"],
 }
+DEVICE = CommandOption(str, "Where workers compute: cpu, or cuda for a GPU each.", "cpu")
 CALIBRATION = CommandOption(Path, "File with the machine's calibration.", "one for each machine in your data folder")
 
 Command = Callable[..., None]
@@ -152,4 +153,11 @@ def check_request(task: str, request: Mapping[str, Any], settings: Mapping[str, 
     check(bool(task), f"which task? for example: {example}")
     check_early(task, settings)
     check_names(request.get("syncs"))
+    check_device_name(request.get("device", "cpu"))
     check_calibrated(request.get("engines") or request.get("engine") or "")
+
+
+def check_device_name(device: str) -> None:
+    """Refuse a device that cannot be calibrated."""
+    if device not in ("cpu", "cuda"):
+        unknown("device", device, ("cpu", "cuda"))

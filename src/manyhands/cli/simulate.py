@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from manyhands.cli.options import BATCHES, CALIBRATION, CommandOption, Json, TaskName, check_request, command_options
+from manyhands.cli.options import (
+    BATCHES,
+    CALIBRATION,
+    DEVICE,
+    CommandOption,
+    Json,
+    TaskName,
+    check_request,
+    command_options,
+)
 from manyhands.cli.show import LONG_S, Meter, command_line, finish, meter, people, results, say, say_kept, warn
 from manyhands.cli.tables import print_table
 from manyhands.errors import check
@@ -31,7 +40,7 @@ OPTIONS = {
     "workers": CommandOption(str, "How many workers, instead of --nodes: a node may have several."),
     "cluster": CommandOption(
         str,
-        "What the nodes are: a FILE.toml, or ethernet-1g, ethernet-10g, infiniband or nvlink.",
+        "What the nodes are: a FILE.toml, or ethernet-1g, ethernet-10g, infiniband, nvlink or pcie.",
         "this host, with as many cores as workers",
     ),
     "syncs": CommandOption(
@@ -40,7 +49,8 @@ OPTIONS = {
         "allreduce",
         ("--syncs", "--sync"),
     ),
-    "engine": CommandOption(str, "Engine whose calls were calibrated: mpi, threads or torch.", "mpi"),
+    "device": DEVICE,
+    "engine": CommandOption(str, "Engine whose calls were calibrated: mpi, threads or torch.", "mpi; torch for GPUs"),
     **BATCHES,
     "steps": CommandOption(
         int, "Steps that are simulated of each row, over all seeds.", "50 to 500, the more the fewer workers"
@@ -77,6 +87,11 @@ def simulate(
 
     Example: manyhands simulate mlp --nodes 1,2,4,...,64 --cluster ethernet-10g --batch-per-worker 64
 
+    With --device cuda the workers are GPUs that engine torch joins by nccl; a node of nvlink or pcie has eight. That
+    needs a calibration of a GPU (manyhands calibrate --device cuda), which may come from another machine.
+
+    Example: manyhands simulate mlp --device cuda --workers 1,2,4,8 --cluster nvlink --calibration gpu.json
+
     Example: manyhands simulate mlp --nodes 1,4,16 --syncs allreduce,async-server --train --target-accuracy 0.9
     """
     check_request(task, request, options, example="manyhands simulate mlp --nodes 1,2,4,...,64")
@@ -108,9 +123,9 @@ def show(record: SimulationRecord, console: Console) -> None:
 
     name = Path(record.task).name
     about = f"{name} ({record.parameters:,} parameters, {record.samples:,} samples) on {record.cluster}"
-    step = with_bounds(record.alone_ms, milliseconds)
+    step, on_device = with_bounds(record.alone_ms, milliseconds), " on GPUs" if record.device == "cuda" else ""
     say(
-        f"{about}, engine {record.engine}: predicted, with 90 % intervals",
+        f"{about}, engine {record.engine}{on_device}: predicted, with 90 % intervals",
         f"from a calibration of {record.machine} ({record.calibrated}), {record.circumstances}",
         f"one worker alone: {step} a step, batch {record.alone_batch:,}",
         to=console,

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from manyhands.cli.options import BATCHES, CALIBRATION, CommandOption, Json, TaskName, check_request, command_options
+from manyhands.cli.options import (
+    BATCHES,
+    CALIBRATION,
+    DEVICE,
+    CommandOption,
+    Json,
+    TaskName,
+    check_request,
+    command_options,
+)
 from manyhands.cli.show import command_line, finish, meter, people, results, say, say_kept, warn
 from manyhands.cli.tables import print_table
 from manyhands.errors import check
@@ -19,6 +28,7 @@ if TYPE_CHECKING:
 
 OPTIONS = {
     "workers": CommandOption(str, "How many workers: 1,2,4 or 1,2,4,...,16."),
+    "device": DEVICE,
     "engines": CommandOption(str, "How the workers run: threads, mpi or torch.", "those that were calibrated"),
     "syncs": CommandOption(
         str, "What they exchange: allreduce,local-sgd:period=8.", "allreduce", ("--syncs", "--sync")
@@ -46,6 +56,8 @@ def validate(
     The results are added to validations.jsonl in the folder of all validations.
 
     Example: manyhands validate mlp --workers 1,2 --engines threads,mpi --syncs allreduce,local-sgd:period=8
+
+    Example: manyhands validate mlp --device cuda --workers 1 --batch-size 200
     """
     check_request(task, request, {}, example="manyhands validate mlp --workers 1,2")
     check("workers" in request, "how many workers? for example: --workers 1,2")

@@ -9,6 +9,8 @@ links have typical figures:
 - `infiniband`: HDR, 200 Gb/s; the OSU micro-benchmarks give 1.0 to 1.3 µs and about 24.5 GB/s.
 - `nvlink`: NVLink 4 of an H100, 450 GB/s each way, of which NCCL's all-reduce reaches about 360; NCCL's cost table
   has 3.4 µs per hop.
+- `pcie`: PCI Express 4.0 with 16 lanes, 31.5 GB/s each way, of which copies between GPUs reach about 24; NCCL's cost
+  table has 5.7 µs per hop.
 """
 
 import os
@@ -54,6 +56,7 @@ READY_LINKS = {
     "ethernet-10g": LinkSpec(latency_us=15, gigabit_per_s=9.4, overhead_us=3),
     "infiniband": LinkSpec(latency_us=1.1, gigabit_per_s=196, overhead_us=0.2),
     "nvlink": LinkSpec(latency_us=3.4, gigabit_per_s=2900, overhead_us=0.5),
+    "pcie": LinkSpec(latency_us=5.7, gigabit_per_s=190, overhead_us=0.5),
 }
 
 
@@ -164,8 +167,11 @@ class Cluster(BaseModel):
 READY_CLUSTERS = {
     name: Cluster(nodes=MOST, cores=1, between=READY_LINKS[name])
     for name in ("ethernet-1g", "ethernet-10g", "infiniband")
-} | {"nvlink": Cluster(nodes=MOST, cores=8, inside=READY_LINKS["nvlink"], between=READY_LINKS["infiniband"])}
-"""Predefined clusters of any size: nodes of one rank, or of eight GPUs that NVLink connects."""
+} | {
+    name: Cluster(nodes=MOST, cores=8, inside=READY_LINKS[name], between=READY_LINKS["infiniband"])
+    for name in ("nvlink", "pcie")
+}
+"""Predefined clusters of any size: nodes of one rank, or of eight GPUs that NVLink or PCI Express connects."""
 
 
 def read_cluster(path_or_name: str | Path) -> Cluster:

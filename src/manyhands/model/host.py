@@ -72,6 +72,8 @@ class HostCalls:
 
         Those of the same call within steps, where it was measured there, else of all calls of similar duration.
         """
+        if not self._jitter:
+            return np.ones(1)  # the costs follow a formula, which has none
         magnitude = _magnitude(self.quiet_s(call, 2, num_bytes))
         if (call, magnitude) in self._jitter:
             return self._jitter[call, magnitude]
@@ -97,7 +99,8 @@ class HostCalls:
 
     def _formula(self, call: str, p: int, num_bytes: float) -> float:
         link = replace(self.link, alpha_s=2e-6 * self._lock_us[2] * self._lock_factor(p)) if self._locked else self.link
-        return cost_s(self._costs.model, call, p, num_bytes, link, self.gamma_s_per_byte)
+        launch_s = 1e-6 * self._costs.launch_us
+        return launch_s + cost_s(self._costs.model, call, p, num_bytes, link, self.gamma_s_per_byte)
 
     def _lock_factor(self, ranks: int) -> float:
         """Return the slow-down of acquiring the lock relative to two threads; 1 where ranks are not threads."""

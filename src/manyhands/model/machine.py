@@ -69,6 +69,8 @@ class CalibratedMachine(Machine):
         """Whether the calibrated host itself is simulated, whose calls were measured."""
         self.gamma_s_per_byte = host.gamma_s_per_byte
         """γ of calls between cores of the calibrated machine."""
+        self.launch_s = 1e-6 * comm.launch_us
+        """Time of a collective call besides its messages."""
         touch_s = 1e-3 * undisturbed(costs.touch_ms)
         self.touch_s_per_byte = touch_s / costs.weight_bytes
         """Time to pass over gradients once, as for scaling or adding, on a core of the calibrated machine."""
@@ -144,7 +146,8 @@ class CalibratedMachine(Machine):
             return self._host.quiet_s(call, len(ranks), num_bytes)
         of_node = Counter(map(self._node, ranks))
         size = max(of_node.values())
-        return float(hierarchical_s(call, len(of_node), size, num_bytes, self.cluster, self.gamma_s_per_byte))
+        messages_s = hierarchical_s(call, len(of_node), size, num_bytes, self.cluster, self.gamma_s_per_byte)
+        return float(messages_s) + (self.launch_s if len(ranks) > 1 else 0.0)
 
     def _quiet_message_s(self, source: int, to: int, num_bytes: float) -> tuple[float, float]:
         if self._host is not None:

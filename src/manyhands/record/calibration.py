@@ -1,11 +1,12 @@
 """Times of steps and exchanges on one machine, measured by `manyhands calibrate`. Needs neither torch nor MPI."""
 
 import math
+from collections import Counter
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from manyhands.errors import UserError, check
 from manyhands.record.run import Others
@@ -75,8 +76,10 @@ class CommCosts(BaseModel):
 
     engine: str
     made: str
-    ranks: int = Field(ge=2)
-    """Largest number of ranks measured."""
+    formula: str = ""
+    """Link whose typical figures these are, where no call was measured: a machine with one GPU has no nccl to time."""
+    ranks: int = Field(ge=1)
+    """Largest number of ranks measured; 1 where the costs follow a formula."""
     hosts: int = Field(default=1, ge=1)
     """Hosts of the largest measurement: 1 if all ranks shared it, otherwise one per rank."""
     model: Literal["messages", "mpich", "mpich-hosts", "slices"]
@@ -90,12 +93,21 @@ class CommCosts(BaseModel):
     """1/γ: bandwidth of adding one tensor to another."""
     overhead_us: float = Field(ge=0)
     """The part of α in which a message keeps sender and receiver from their next message."""
+    launch_us: float = Field(default=0.0, ge=0)
+    """Time of a collective call besides its messages: to hand it to a GPU, and to wait for the GPU."""
     duplex: Literal["full", "half"]
     """Whether simultaneous messages in both directions take as long as one (full) or as two; the better fit."""
     error_pct: float
     """Median relative error of the fit over the points; of engine threads, over those of two threads. Predictions for
-    this host start from the points themselves."""
-    points: list[CallTimes] = Field(min_length=1)
+    this host start from the points themselves. Of a formula, a declared guess."""
+    points: list[CallTimes]
+    """Empty where the costs follow a formula."""
+
+    @model_validator(mode="after")
+    def _measured_or_by_formula(self) -> "CommCosts":
+        if bool(self.points) == bool(self.formula):
+            raise ValueError("costs are fitted to points or follow a formula")
+        return self
 
     @property
     def apart(self) -> bool:
@@ -166,11 +178,22 @@ class ClosingRun(BaseModel):
         return 100 * (self.predicted_ms * len(self.measured_ms) / sum(self.measured_ms) - 1)
 
 
+class CopyTimes(BaseModel):
+    """Repeated times of copies of some bytes between the host's memory and a GPU's, as a run makes them."""
+
+    num_bytes: int = Field(ge=1)
+    to_device_us: list[float] = Field(min_length=1)
+    to_host_us: list[float] = Field(min_length=1)
+
+
 class Calibration(BaseModel):
     """All measurements of one machine."""
 
     machine: str
-    """Host, processor and cores."""
+    """Host, processor and cores; of GPUs, host, GPUs and processor."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Whether a worker computes on a core or on a GPU. On GPUs, `contention` has the steps of a worker that waits for
+    its GPU in each step, as ranks do that exchange; `silent` has those of a worker that does not."""
     made: str
     """Time of the newest measurement."""
     hardware: dict[str, Any]
@@ -187,6 +210,8 @@ class Calibration(BaseModel):
     """Real runs, which tell how far off predictions from these measurements are."""
     earlier: list["Calibration"] = []
     """What newer measurements of the same tasks and engines replaced, newest first."""
+    copies: list[CopyTimes] = []
+    """Copies to and from a GPU, by increasing size; none on CPUs."""
 
     def crowd(self, engine: str, task: str) -> list[Contention]:
         """Return the measurements of several workers at the same time, for one engine and task."""
@@ -245,20 +270,46 @@ class Calibration(BaseModel):
         return f"made {duration(max(0.0, age_s))} ago {load}{runs}"
 
 
-def machine_name(hardware: dict[str, Any]) -> str:
-    """Name a machine by its host, processor and cores."""
-    return f"{hardware['host']}, {hardware['cpu']}, {hardware['cores']} cores"
+def machine_name(hardware: dict[str, Any], device: str = "cpu") -> str:
+    """Name a machine by its host, processor and cores; its GPUs by host, GPUs and processor, which launches kernels."""
+    if device == "cpu":
+        return f"{hardware['host']}, {hardware['cpu']}, {hardware['cores']} cores"
+    gpus = " and ".join(f"{num} × {name}" for name, num in Counter(hardware.get("gpus", [])).items())
+    return f"{hardware['host']}, {gpus or 'no GPU'}, {hardware['cpu']}"
 
 
-def read_calibration(path: Path, task: str, engine: str = "", *, named: bool = False) -> Calibration:
+def calibrate_command(task: str, device: str = "cpu", path: Path | None = None) -> str:
+    """Return the command that calibrates `task` on `device`, into the file `path` if the user chose one."""
+    words = ["manyhands calibrate", task, *(["--device", device] if device != "cpu" else [])]
+    return " ".join([*words, *(["--calibration", str(path)] if path else [])])
+
+
+def check_device(calibration: Calibration, task: str, device: str, where: str = "this") -> None:
+    """Refuse a calibration of another kind of device than `device`; `where` says which calibration it is."""
+    kinds = {"cpu": "CPUs", "cuda": "GPUs"}
+    check(
+        calibration.device == device,
+        f"{where} is a calibration of {kinds[calibration.device]}, and --device is {device}; "
+        f"run '{calibrate_command(task, device)}', or give --calibration FILE of one that was made elsewhere"
+        + (", or --device cuda" if device == "cpu" else ""),
+    )
+
+
+def read_calibration(
+    path: Path, task: str, engine: str = "", *, named: bool = False, device: str = "cpu"
+) -> Calibration:
     """Return a machine's calibration; where it lacks `task` or `engine`, raise an error that names the command to run.
 
     `named` says that the user chose the file, so that the command must name it too.
     """
     calibration = open_calibration(path)
-    typed = f"manyhands calibrate {task}{f' --calibration {path}' if named else ''}"
+    typed = calibrate_command(task, device, path if named else None)
     if calibration is None:
-        raise UserError(f"this machine is not calibrated: there is no '{path}'; run '{typed}', which takes a minute")
+        whose, where = "this machine is", "which takes a minute"
+        if device != "cpu":
+            whose, where = "GPUs of this machine are", "or give --calibration FILE of one that was made elsewhere"
+        raise UserError(f"{whose} not calibrated: there is no '{path}'; run '{typed}', {where}")
+    check_device(calibration, task, device, f"'{path}'")
     known = task in calibration.tasks
     check(known, f"task '{task}' is not calibrated in '{path}'; run '{typed}', which takes a minute")
     check(
@@ -285,7 +336,7 @@ def open_calibration(path: Path) -> Calibration | None:
 def differences(calibration: Calibration, hardware: dict[str, Any], versions: dict[str, str]) -> list[str]:
     """Return a sentence for each difference of this machine and its software from the calibrated one."""
     sentences = []
-    here = machine_name(hardware)
+    here = machine_name(hardware, calibration.device)
     if here != calibration.machine:
         sentences.append(f"the calibration is of another machine: it is of {calibration.machine}, this is {here}")
     before = calibration.versions

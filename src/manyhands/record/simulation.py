@@ -125,6 +125,8 @@ class SimulationRecord(BaseModel):
     wall_s: float
     engine: str
     """The engine whose calls were calibrated."""
+    device: str = "cpu"
+    """Where workers compute: `cpu`, or `cuda` for a GPU each."""
     cluster: str
     """Name of a built-in cluster, a file, or `this host`."""
     seed: int
@@ -187,6 +189,7 @@ class Validation(BaseModel):
     """Id of the validation, whose folder keeps the prediction and the runs."""
     task: str
     engine: str
+    device: str = "cpu"
     hosts: int = 1
     """Hosts of the ranks; if several, the links between them were calibrated."""
     workers: int
@@ -206,7 +209,7 @@ class Validation(BaseModel):
     error_pct: float
     """Relative error of the prediction against the median of the runs; negative where it is too low."""
     oversubscribed: bool
-    """Whether there were more ranks than cores, which makes times unreliable."""
+    """Whether there were more ranks than cores or GPUs, which makes times unreliable."""
     steps: int
     failed: list[str] = []
     """Reasons of the runs that failed."""

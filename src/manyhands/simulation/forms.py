@@ -103,7 +103,8 @@ class AlikeCounts:
         machine = self.machine
         if machine.on_host:
             return np.array([machine.call_s(call, int(p), num_bytes) for p in self.workers])
-        return call_s(call, self.workers, num_bytes, machine.cluster, machine.gamma_s_per_byte)
+        messages_s = call_s(call, self.workers, num_bytes, machine.cluster, machine.gamma_s_per_byte)
+        return messages_s + np.where(self.workers > 1, machine.launch_s, 0.0)
 
     def at(self, i: int) -> "AlikeCounts":
         """Return the i-th number of workers alone."""

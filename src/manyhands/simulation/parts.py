@@ -18,7 +18,7 @@ from manyhands.codec import Codec
 from manyhands.data import Dataset
 from manyhands.errors import check
 from manyhands.launch.blas_threads.count import process_settings
-from manyhands.record.calibration import Calibration
+from manyhands.record.calibration import Calibration, calibrate_command
 from manyhands.record.files import write_atomically
 from manyhands.record.simulation import CodecTimes, Parts
 from manyhands.replica import Batch, Replica
@@ -54,7 +54,8 @@ class TaskNetwork:
         costs, name = calibration.tasks[self.config.task], self.config.task
         then = costs.parameters, costs.weight_bytes, costs.samples
         now = self._replica.update.num_weights, self._replica.params.nbytes, self.samples
-        check(then == now, f"task '{name}' has changed since it was calibrated; run 'manyhands calibrate {name}' again")
+        command = calibrate_command(name, calibration.device)
+        check(then == now, f"task '{name}' has changed since it was calibrated; run '{command}' again")
 
     def outline(self, rows: int) -> Outline:
         """Return the network's outline for a worker with `rows` rows."""

@@ -79,8 +79,10 @@ class SimulationRequest:
     """A file, or the name of a predefined cluster; without it, this host with as many cores as workers."""
     calibration: Path | Calibration | None = None
     """The calibration; without it, the user's own file."""
-    engine: str = "mpi"
-    """Engine whose calibration is used."""
+    device: str = "cpu"
+    """Where workers compute: `cpu`, or `cuda` for a GPU each."""
+    engine: str = ""
+    """Engine whose calibration is used; without it mpi, or torch for GPUs."""
     batch_size: int | str | None = None
     """Global batch; without it, the task's."""
     batch_per_worker: int | None = None

@@ -8,6 +8,7 @@ from typing import final
 import numpy as np
 from scipy.special import pdtr, pdtrik
 
+from manyhands.model.between import gpu_spread
 from manyhands.model.cluster import Cluster
 from manyhands.model.crowd import step_times
 from manyhands.record.simulation import Estimate, SimulationRow
@@ -42,7 +43,8 @@ class Alone:
             float(step_times(calibration, task, engine, batch_size, 1).whole_s.mean()) / speed
             for calibration in (alone.calibration, *alone.others)
         )
-        share = between_runs(alone.calibration, task, engine, alone.correction, 1)
+        spread = between_runs(alone.calibration, task, engine, alone.correction, 1)
+        share = math.hypot(spread, gpu_spread(alone.calibration, task, batch_size))
         return Alone(batch_size, step_s, tuple(drawn_s), share)
 
     @property

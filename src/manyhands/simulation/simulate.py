@@ -8,18 +8,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, final
 
-from manyhands import tasks
+from manyhands import launch, tasks
 from manyhands.calibration.busy import say_if_busy
 from manyhands.calibration.engines import MODELS
 from manyhands.errors import ManyhandsError, check, unknown
 from manyhands.launch.environment import outer_world
 from manyhands.launch.user_folder import calibration_path
 from manyhands.machine import facts
-from manyhands.record.calibration import Calibration, differences, read_calibration
+from manyhands.record.calibration import (
+    Calibration,
+    calibrate_command,
+    check_device,
+    differences,
+    read_calibration,
+)
 from manyhands.record.run import Pulse
 from manyhands.record.simulation import SimulationDir, SimulationRecord, SimulationRow, TrainedRow
 from manyhands.record.store import stem_of, write_record
 from manyhands.request import absolute
+from manyhands.simulation.devices import by_formula, check_strategies, engine_on
 from manyhands.simulation.parts import TaskNetwork
 from manyhands.simulation.predict import Predicted, Predictor
 from manyhands.simulation.present import GivenProbe, present_calibration
@@ -97,10 +104,12 @@ def _prepare(
 ) -> "_Simulation":
     """Check a request; load its calibration and network."""
     cluster, cluster_name = find_cluster(request.cluster)
-    counts, task, engine = request.counts(), request.task, request.engine
+    counts, task, device = request.counts(), request.task, request.device
+    engine = engine_on(device, request.engine)
     strategies = [make_sync(spec) for spec in read_syncs(request.syncs)]
     way = find_way(request.method, len(counts) * len(strategies))
-    calibration, path = find_calibration(request.calibration, task, engine)
+    check_strategies(strategies, device, launch.make(engine).features)
+    calibration, path = find_calibration(request.calibration, task, engine, device)
     if cluster is None and calibration.comms[engine].apart:
         cluster_name = SUCH_HOSTS
     for sentence in differences(calibration, facts.hardware(), facts.versions()):
@@ -121,9 +130,11 @@ def _prepare(
     for strategy in strategies:
         predictor.check(strategy, points)
     training, warnings = None, list[str]()
+    formula = by_formula(calibration, engine) if cluster is None and max(counts) > 1 else ""
     if request.train is not None:
         training = RowTraining(predictor, task, dict(request.train), request.target_accuracy)
         warnings = training.check(strategies, points)
+    warnings += [formula] if formula else []
     for sentence in warnings:
         say(sentence)
     alone = Alone.of(predictor, per_worker or batch_size)
@@ -142,21 +153,24 @@ def _prepare(
     )
 
 
-def find_calibration(given: Path | Calibration | None, task: str, engine: str) -> tuple[Calibration, Path | None]:
+def find_calibration(
+    given: Path | Calibration | None, task: str, engine: str, device: str = "cpu"
+) -> tuple[Calibration, Path | None]:
     """Return the requested calibration, and the file of parts measured with it."""
     tasks.load(task)
     if engine not in MODELS:
         unknown("engine that can be calibrated", engine, MODELS)
     name = absolute(task)
     if isinstance(given, Calibration):
-        command = f"manyhands calibrate {name}"
+        command = calibrate_command(name, device)
+        check_device(given, name, device)
         check(name in given.tasks, f"task '{name}' is not calibrated; run '{command}'")
         again = f"{command} --engines {engine}"
         check(engine in given.engines(name), f"engine {engine} is not calibrated with task '{name}'; run '{again}'")
         return given, None
-    path = given or calibration_path()
+    path = given or calibration_path(device)
     parts = path.with_name(f"{path.stem}.parts.json")
-    return read_calibration(path, name, engine, named=given is not None), parts
+    return read_calibration(path, name, engine, named=given is not None, device=device), parts
 
 
 @final
@@ -247,6 +261,7 @@ class _Simulation:
             made=time.strftime("%Y-%m-%d %H:%M:%S"),
             wall_s=time.perf_counter() - self.begun,
             engine=predictor.engine,
+            device=calibration.device,
             cluster=self.cluster_name,
             seed=predictor.seed,
             steps=predictor.steps,

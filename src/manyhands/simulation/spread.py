@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from manyhands.model.between import gpu_spread
 from manyhands.model.correction import Correction
 from manyhands.model.crowd import contention, run_spread
 from manyhands.model.links import Floats
@@ -85,7 +86,7 @@ def uncertainty(
     locked = comm.model == "slices" and on_host
     lock = _deviation(lock_slow_down(calibration.cores.lock_us, comm.ranks, ranks)) if locked else 0.0
     return Uncertainty(
-        between_runs(calibration, task, engine, correction, sharing),
+        math.hypot(between_runs(calibration, task, engine, correction, sharing), gpu_spread(calibration, task, rows)),
         _deviation(contention(calibration, task, engine, rows, sharing)),
         math.hypot(fit, lock),
     )

@@ -39,6 +39,8 @@ class Sync(ABC):
     """Who runs the optimiser: each worker on all weights, each worker on its slice, rank 0, or the servers."""
     exchanges: ClassVar[Literal["step", "period", "epoch", "end"]] = "step"
     """When the ranks exchange: in every step, every `period` steps, after each epoch, or at the end of the run."""
+    listens: ClassVar[bool] = False
+    """Whether gradients are exchanged while the backward pass still computes others."""
     pattern: ClassVar[Literal["", "mean", "ring", "star"]] = ""
     """The pattern of the exchange, if it is one of these: a prediction then need not run the strategy's code.
 

@@ -16,6 +16,7 @@ class Overlap(Sync):
     """Begin to sum each bucket of gradients as soon as it is final, last layers first."""
 
     exact: ClassVar[bool] = True
+    listens: ClassVar[bool] = True
 
     bucket: int = 65536
     """Values in a bucket."""

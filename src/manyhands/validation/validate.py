@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from manyhands import launch, sync, tasks
 from manyhands.errors import check
@@ -17,7 +18,7 @@ from manyhands.launch.user_folder import calibration_path
 from manyhands.machine import facts
 from manyhands.machine.load import worst
 from manyhands.measurement.measure import measure
-from manyhands.record.calibration import read_calibration
+from manyhands.record.calibration import calibrate_command, read_calibration
 from manyhands.record.simulation import (
     LEDGER,
     SimulationRecord,
@@ -29,6 +30,7 @@ from manyhands.record.simulation import (
 from manyhands.record.store import append_lines, stem_of, write_record
 from manyhands.record.sweep import Measure
 from manyhands.request import absolute, resolve
+from manyhands.simulation.devices import engine_on
 from manyhands.simulation.present import probe_for
 from manyhands.simulation.request import SUCH_HOSTS, read_counts, read_engines, read_syncs
 from manyhands.simulation.simulate import Observer, simulate
@@ -59,6 +61,8 @@ class ValidationRequest:
     """Built-in task, or FILE.py:VARIABLE."""
     workers: str | Sequence[int]
     """How many workers, such as `1,2,4`."""
+    device: str = "cpu"
+    """Where workers compute: `cpu`, or `cuda` for a GPU each."""
     engines: str | Sequence[str] = ""
     """Engines; without any, those that the calibration has."""
     syncs: str | Sequence[str] = "allreduce"
@@ -103,14 +107,16 @@ class PredictedCase:
     @property
     def options(self) -> dict[str, Any]:
         """Options of its runs."""
+        on_gpu = self.predicted.device != "cpu"
+        as_calibrated = {"device": self.predicted.device} if on_gpu else {"blas_threads": 1}
         return {
-            "engine": self.engine,
+            "engine": "serial" if on_gpu and self.row.workers == 1 else self.engine,  # one GPU has no nccl
             "workers": self.row.workers,
             "sync": self.row.sync,
             "batch_size": self.row.batch_size,
-            "blas_threads": 1,  # as it was calibrated
             "steps": self.steps,
             "eval_every": NEVER,
+            **as_calibrated,
         }
 
 
@@ -150,14 +156,16 @@ def validate(
     check(outer_world() is None, "validate starts its own workers; run it without mpiexec, srun or torchrun")
     request = ValidationRequest(task=task, workers=workers, **options)
     counts, specs = read_counts(workers, "workers"), read_syncs(request.syncs)
-    engines = read_engines(request.engines) if request.engines else _calibrated(task, request.calibration)
+    engines = read_engines(request.engines) if request.engines else _calibrated(task, request)
+    _check_gpus(request.device, max(counts))
     for engine, spec, n in product(engines, specs, counts):
-        _check_runs(task, engine, spec, n)
-    same = ("calibration", "batch_size", "batch_per_worker", "seed", "command")
+        _check_runs(task, engine_on(request.device, engine), spec, n)
+    same = ("device", "calibration", "batch_size", "batch_per_worker", "seed", "command")
     given = {"workers": counts, "syncs": specs, **{name: getattr(request, name) for name in same}}
     with ValidationDir.kept_if_used(request.out, stem_of(task)) as folder:
         predictions = {}
-        probe = probe_for(read_calibration(request.calibration or calibration_path(), absolute(task)))
+        path = request.calibration or calibration_path(request.device)
+        probe = probe_for(read_calibration(path, absolute(task), device=request.device))  # once for all engines
         for engine in engines:
             tell = say if engine == engines[0] else lambda sentence: None  # warnings of the machine, once
             predicted = simulate(task, engine=engine, observe=observe_prediction, say=tell, probe=probe, **given)
@@ -188,13 +196,26 @@ def _steps(row: SimulationRow) -> int:
     return int(np.clip(RUN_S * 1e3 / row.step_ms.value, fewest, STEPS[1]))
 
 
-def _calibrated(task: str, given: Path | None) -> list[str]:
+def _calibrated(task: str, request: ValidationRequest) -> list[str]:
     """Return the engines that were calibrated with a task."""
     tasks.load(task)
-    known = read_calibration(given or calibration_path(), absolute(task), named=given is not None)
+    given, device = request.calibration, request.device
+    engine_on(device)
+    known = read_calibration(given or calibration_path(device), absolute(task), named=given is not None, device=device)
     engines = known.engines(absolute(task))
-    check(bool(engines), f"no engine is calibrated with task '{task}'; run 'manyhands calibrate {task}'")
+    command = calibrate_command(task, device)
+    check(bool(engines), f"no engine is calibrated with task '{task}'; run '{command}'")
     return engines
+
+
+def _check_gpus(device: str, workers: int) -> None:
+    """Refuse to validate more workers than there are GPUs here, since a prediction gives each a GPU to itself."""
+    gpus = torch.cuda.device_count() if device != "cpu" else workers
+    check(
+        workers <= gpus,
+        f"validate runs what it predicts, and {workers} workers need a GPU each, but torch sees {gpus or 'none'} here; "
+        "'manyhands simulate' predicts without running",
+    )
 
 
 def _check_runs(task: str, engine: str, spec: str, workers: int) -> None:
@@ -264,6 +285,7 @@ def compared(id_: str, case: PredictedCase, runs: Sequence[Measure]) -> Validati
         id=id_,
         task=predicted.task,
         engine=case.engine,
+        device=predicted.device,
         hosts=hosts,
         workers=row.workers,
         servers=row.servers,
@@ -276,7 +298,7 @@ def compared(id_: str, case: PredictedCase, runs: Sequence[Measure]) -> Validati
         measured_ms=measured,
         median_ms=median,
         error_pct=100 * (row.step_ms.value / median - 1),
-        oversubscribed=row.workers + row.servers > hosts * facts.cores(),
+        oversubscribed=predicted.device == "cpu" and row.workers + row.servers > hosts * facts.cores(),
         steps=case.steps,
         failed=[run.failed for run in runs if run.failed],
         machine=predicted.machine,
