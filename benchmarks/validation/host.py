@@ -1,11 +1,12 @@
-"""Hold predictions for up to all cores of one host against runs; only two workers were calibrated.
+"""Hold predictions for up to all cores of one host against runs.
 
 Usage: python benchmarks/validation/host.py --out DIR [--workers 2,4,8,16] [--tasks mlp,cnn] [--engines threads,mpi]
-       [--rounds 3] [--runs 2]
+       [--rounds 3] [--runs 2] [--ranks 0] [--batch-size 192] [--budget 90]
 
-It does what `manyhands validate` does, with fewer starts of Python: a run of threads is a fork of this process, and one
-world of MPI ranks makes several runs. DIR gets the calibrations, the predictions (before the first run), every run's
-figures and the ledger, which `manyhands report` draws. The README beside this file says what came out.
+As many ranks are calibrated as `manyhands calibrate` would, or `--ranks`. It does what `manyhands validate` does, with
+fewer starts of Python: a run of threads is a fork of this process, and one world of MPI ranks makes several runs. DIR
+gets the calibrations, the predictions (before the first run), every run's figures and the ledger, which `manyhands
+report` draws. The README beside this file says what came out.
 """
 
 import argparse
@@ -22,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from manyhands import train
-from manyhands.calibration.calibrate import calibrate
 from manyhands.launch.environment import outer_world
 from manyhands.launch.spawn import find_mpiexec
 from manyhands.machine import facts
@@ -30,6 +30,7 @@ from manyhands.measurement.measure import figures
 from manyhands.record.simulation import LEDGER, SimulationRecord
 from manyhands.record.sweep import Measure
 from manyhands.simulation.simulate import simulate
+from manyhands.validation.closing import calibrate
 from manyhands.validation.validate import PredictedCase, compared
 
 TASKS = "mlp,cnn,softmax"
@@ -77,7 +78,9 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--measure", default="threads,mpi", help="engines to run now; what was run before is kept")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--runs", type=int, default=2, help="of each case in a round, and in one world of MPI ranks")
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds to calibrate a task")
+    parser.add_argument("--budget", type=float, default=90.0, help="seconds to calibrate a task")
+    parser.add_argument("--ranks", type=int, default=0, help="the most ranks to calibrate; 0 for the cores")
+    parser.add_argument("--batch-size", type=int, default=0, help="global batch instead of those in BATCHES")
     return parser.parse_args()
 
 
@@ -87,22 +90,23 @@ def calibrated_and_predicted(
     """Calibrate a task, unless that was done, and predict it with every engine."""
     kept = out / f"calibration-{task}.json"
     if not kept.exists():
-        calibrate([task], path=kept, engines=engines, ranks=2, budget_s=asked.budget, say=say)
+        calibrate([task], path=kept, engines=engines, ranks=asked.ranks, budget_s=asked.budget, say=say)
         say(f"calibrated {task}")
     with ProcessPoolExecutor(mp_context=FORKS) as pool:
-        asks = [(task, engine, asked.workers, kept, out) for engine in engines]
+        asks = [(task, engine, asked.workers, asked.batch_size, kept, out) for engine in engines]
         cases = [case for found in pool.map(predicted, *zip(*asks, strict=True)) for case in found]
     say(f"predicted {len(cases)} cases")
     return cases
 
 
-def predicted(task: str, engine: str, workers: str, calibration: Path, out: Path) -> list[PredictedCase]:
+def predicted(
+    task: str, engine: str, workers: str, batch_size: int, calibration: Path, out: Path
+) -> list[PredictedCase]:
     """Predict a task with every strategy and number of workers, and write it down."""
     path = out / f"prediction-{engine}-{task}.json"
     if not path.exists():
-        found = simulate(
-            task, workers=workers, syncs=SYNCS, engine=engine, calibration=calibration, batch_size=BATCHES.get(task)
-        )
+        batch = batch_size or BATCHES.get(task)
+        found = simulate(task, workers=workers, syncs=SYNCS, engine=engine, calibration=calibration, batch_size=batch)
         path.write_text(found.model_dump_json(indent=1) + "\n")
     found = SimulationRecord.model_validate_json(path.read_text())
     cases = [PredictedCase(engine, row, found, steps_of(row.step_ms.value)) for row in found.rows]
