@@ -1,12 +1,14 @@
 """Correct predictions by the real runs that ended a calibration, and by those of earlier calibrations in its state.
 
-The logarithm of measured over predicted time has a mean, which is what the model gets wrong in every run, and a
-deviation, which is how runs differ. The mean is corrected for as far as it exceeds its standard error (James and Stein
-1961); the deviation, and what is left of the mean, widen the interval.
+The logarithm of measured over predicted time has a mean, which is what the model gets wrong in every run or what the
+machine did in that minute, and a deviation, which is how runs differ. The mean is corrected for as far as it exceeds
+its standard error (James and Stein 1961), by a half where there is one calibration, and by more where several agree;
+the deviation, and what is left of the mean, widen the interval.
 """
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -17,6 +19,8 @@ from manyhands.record.calibration import Calibration, CallTimes, ClosingRun, Row
 
 LEVEL = 0.95
 """Quantile of Student's distribution that bounds a 90 % interval."""
+BORROWED = 3
+"""Degrees of freedom that the deviation of all runs of a task adds to that of the runs of one engine, which are few."""
 
 Kind = Literal["alone", "collective", "servers"]
 """Runs that are corrected alike: of one worker, of strategies without servers, and with servers."""
@@ -39,6 +43,8 @@ class _Group(NamedTuple):
 
     ranks: int
     logs: list[float]
+    calibrations: int
+    """Calibrations that they are from."""
 
 
 def correction(calibration: Calibration, task: str, engine: str, *, workers: int, servers: int = 0) -> Correction:
@@ -52,16 +58,22 @@ def correction(calibration: Calibration, task: str, engine: str, *, workers: int
     alike = alike or (_groups(calibration, task, engine, "collective") if kind == "servers" else [])
     if not alike:
         return NO_CORRECTION
-    pooled = alike if kind == "alone" else [*_groups(calibration, task, engine, "collective", "servers")]
-    freedom = sum(len(group.logs) - 1 for group in pooled)
-    if freedom < 1:
-        return Correction(math.exp(_mean(alike, workers + servers)), None)
-    variance = sum(len(group.logs) * float(np.var(group.logs)) for group in pooled) / freedom
-    runs = min(len(group.logs) for group in alike)
-    mean, error = _mean(alike, workers + servers), math.sqrt(variance / runs)
-    kept = mean * max(0.0, 1 - (error / mean) ** 2) if mean else 0.0
+    of_engine = alike if kind == "alone" else _groups(calibration, task, engine, "collective", "servers")
+    of_all = [
+        group for name in {run.engine for run in calibration.closing} for group in _groups(calibration, task, name)
+    ]
+    freedom, squares = _squares(of_engine)
+    freedom_of_all, squares_of_all = _squares(of_all)
+    mean, agreeing = _mean(alike, workers + servers), min(group.calibrations for group in alike)
+    systematic = mean * agreeing / (agreeing + 1)
+    if not freedom_of_all:
+        return Correction(math.exp(systematic), None)
+    borrowed = min(BORROWED, freedom_of_all)
+    variance = (squares + borrowed * squares_of_all / freedom_of_all) / (freedom + borrowed)
+    error = math.sqrt(variance / min(len(group.logs) for group in alike))
+    kept = systematic * max(0.0, 1 - (error / mean) ** 2) if mean else 0.0
     deviation = math.hypot(math.sqrt(variance), error, mean - kept)
-    return Correction(math.exp(kept), float(stdtrit(freedom, LEVEL)) * deviation)
+    return Correction(math.exp(kept), float(stdtrit(freedom + borrowed, LEVEL)) * deviation)
 
 
 def corrected(calibration: Calibration, task: str, engine: str, compute: float, calls: float) -> Calibration:
@@ -108,7 +120,7 @@ def _kind(workers: int, servers: int) -> Kind:
 
 
 def _groups(calibration: Calibration, task: str, engine: str, *kinds: Kind) -> list[_Group]:
-    """Return the runs of these kinds, by increasing ranks; those of earlier calibrations in the same state, too.
+    """Return the runs of these kinds, or of all, by increasing ranks; also of earlier calibrations in the same state.
 
     All are relative to the newest prediction, so that they show how the machine changes from one to the next.
     """
@@ -116,10 +128,17 @@ def _groups(calibration: Calibration, task: str, engine: str, *kinds: Kind) -> l
     earlier = [other for other in calibration.earlier if same_state(other.cores, calibration.cores)]
     groups = []
     for run in calibration.closing:
-        if run.task == task and run.engine in engines and _kind(run.workers, run.servers) in kinds:
-            before = [ms for other in earlier for ms in _same(other.closing, run)]
-            groups.append(_Group(run.workers + run.servers, run.log_ratios([*run.measured_ms, *before])))
+        if run.task == task and run.engine in engines and (not kinds or _kind(run.workers, run.servers) in kinds):
+            before = list(filter(None, (_same(other.closing, run) for other in earlier)))
+            logs = run.log_ratios([*run.measured_ms, *chain(*before)])
+            groups.append(_Group(run.workers + run.servers, logs, 1 + len(before)))
     return sorted(groups)
+
+
+def _squares(groups: Sequence[_Group]) -> tuple[int, float]:
+    """Return the degrees of freedom, and the sum of the squared deviations of runs from the mean of their group."""
+    freedom = sum(len(group.logs) - 1 for group in groups)
+    return freedom, sum(len(group.logs) * float(np.var(group.logs)) for group in groups)
 
 
 def _same(closing: Sequence[ClosingRun], run: ClosingRun) -> list[float]:
