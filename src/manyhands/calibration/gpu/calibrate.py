@@ -44,8 +44,11 @@ LINK = "nvlink"
 GPU_LINKS = ("nvlink", "pcie")
 ROUNDS, LEAST_ROUNDS = 5, 2
 """Rounds of a calibration; in each, every number of rows gets a run."""
-VISIT_S = (0.02, 0.4)
-"""The shortest and the longest that the steps of a run should take."""
+VISIT_S = (0.1, 0.4)
+"""The shortest and the longest that the steps of a run should take: a run flushes its meter often at its beginning,
+which a shorter one would count for more than it is."""
+JUMPS = 3
+"""Numbers of micro-batches (1, 2, 4) after which a further one is a jump worth measuring."""
 WAITING_SHARE = 0.5
 """Length of runs that wait for the GPU in each step, relative to those that do not."""
 SLOW_S = 5e-3
@@ -135,12 +138,17 @@ def calibrate_gpu(
     return whole
 
 
-def gpu_rows(batch: int, samples: int, least: int = 1) -> list[int]:
-    """Return the numbers of rows to measure: the batch, and powers of two up to all samples.
+def gpu_rows(batch: int, samples: int, least: int = 1, piece: int = 0) -> list[int]:
+    """Return the numbers of rows to measure: the batch, and powers of two up to a micro-batch of `piece` rows or all
+    samples; then micro-batches doubled, and where they are few also one row more.
 
-    Below 32 rows hardly anything but the host's work counts, so that few are measured.
+    Below 32 rows hardly anything but the host's work counts, so that few are measured. One row beyond a micro-batch is
+    a second one, which takes the host as long as the first.
     """
-    points = {least, 8, *(2**k for k in range(5, 40) if 2**k < samples), batch, samples}
+    whole = min(piece or samples, samples)
+    points = {least, 8, *(2**k for k in range(5, 40) if 2**k < whole), batch, samples}
+    if piece:
+        points |= {piece << k for k in range(40)} | {(piece << k) + 1 for k in range(JUMPS)}
     return sorted(rows for rows in points if least <= rows <= samples)
 
 
@@ -157,7 +165,7 @@ def _prepare(name: str, device: str) -> _Measured:
     counts = count(ready.replica, config, data.train)
     slow = {"lr": RATE * config.lr, "eval_every": NEVER, "warmup": 0.0, "lr_decay": "none", "checkpoint_every": 0}
     gpu = GpuTask(task, config.model_copy(update=slow), data, here)
-    points = [GpuPoint(rows) for rows in gpu_rows(batch, len(train), least)]
+    points = [GpuPoint(rows) for rows in gpu_rows(batch, len(train), least, config.micro_batch)]
     return _Measured(name, gpu, ready.replica, counts, batch, points)
 
 
