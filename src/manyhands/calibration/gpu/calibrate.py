@@ -1,6 +1,5 @@
 """Measure this machine's GPUs in about a minute: a task's steps by rows, copies, and the calls between GPUs."""
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,11 +7,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from manyhands.calibration.calibrate import Progress
+from manyhands.calibration.calibrate import Progress, check_writable
 from manyhands.calibration.counts import Counts, count
 from manyhands.calibration.gpu.calls import ENGINE, add_rate, formula_costs, launch_us, measured_costs, time_copies
 from manyhands.calibration.gpu.steps import RATE, GpuPoint, GpuTask, Passes, time_passes
-from manyhands.errors import ManyhandsError, UserError, check, unknown
+from manyhands.errors import ManyhandsError, check, unknown
 from manyhands.launch.environment import outer_world
 from manyhands.machine import facts
 from manyhands.machine.load import worst
@@ -57,7 +56,7 @@ ALONE: dict[str, Any] = {"compute_us": {1: [1.0]}, "compute_flops": 1.0, "memory
 """Cores that do not slow each other down: every rank has its GPU to itself."""
 
 
-class _Measured(NamedTuple):
+class _GpuBench(NamedTuple):
     """A task to measure, ready to be run."""
 
     name: str
@@ -99,7 +98,7 @@ def calibrate_gpu(
         "to simulate or advise with --calibration FILE",
     )
     _read_before(path, say)
-    _check_writable(path)
+    check_writable(path)
     made = time.strftime("%Y-%m-%d %H:%M:%S")
     observe(Progress("copies and calls", 0.0))
     first = torch.device(device, 0) if device == "cuda" else torch.device(device)
@@ -152,7 +151,7 @@ def gpu_rows(batch: int, samples: int, least: int = 1, piece: int = 0) -> list[i
     return sorted(rows for rows in points if least <= rows <= samples)
 
 
-def _prepare(name: str, device: str) -> _Measured:
+def _prepare(name: str, device: str) -> _GpuBench:
     """Load and check a task, and try a step with every number of rows."""
     task = load(name)
     config = resolve(name, {"engine": "serial", "device": device}, task)
@@ -166,10 +165,10 @@ def _prepare(name: str, device: str) -> _Measured:
     slow = {"lr": RATE * config.lr, "eval_every": NEVER, "warmup": 0.0, "lr_decay": "none", "checkpoint_every": 0}
     gpu = GpuTask(task, config.model_copy(update=slow), data, here)
     points = [GpuPoint(rows) for rows in gpu_rows(batch, len(train), least, config.micro_batch)]
-    return _Measured(name, gpu, ready.replica, counts, batch, points)
+    return _GpuBench(name, gpu, ready.replica, counts, batch, points)
 
 
-def _measure(measured: Sequence[_Measured], clock: Clock, observe: Callable[[Progress], None]) -> None:
+def _measure(measured: Sequence[_GpuBench], clock: Clock, observe: Callable[[Progress], None]) -> None:
     """Run every task with every number of rows in turn, forth and back, while the budget lasts."""
     cases = [(task, point) for task in measured for point in task.points]
     begun_s = time.perf_counter()
@@ -191,7 +190,7 @@ def _measure(measured: Sequence[_Measured], clock: Clock, observe: Callable[[Pro
                 point.waiting_ms.append(task.gpu.time_run(point.rows, steps, waits=True))
 
 
-def _costs(measured: _Measured, passes: Passes, made: str) -> tuple[TaskCosts, list[Contention]]:
+def _costs(measured: _GpuBench, passes: Passes, made: str) -> tuple[TaskCosts, list[Contention]]:
     """Return the steps of a task on one GPU, and those that wait for it as ranks do that exchange."""
     config, replica = measured.gpu.config, measured.replica
     alone = [point.row_times(point.ms, passes.serial_ms) for point in measured.points]
@@ -227,7 +226,7 @@ def _step_ms(point: RowTimes) -> float:
     return max(1e-9, undisturbed([a + b for a, b in zip(point.compute_ms, point.serial_ms, strict=True)]))
 
 
-def _comm_costs(measured: _Measured, num_gpus: int, link: str, made: str, say: Callable[[str], None]) -> CommCosts:
+def _comm_costs(measured: _GpuBench, num_gpus: int, link: str, made: str, say: Callable[[str], None]) -> CommCosts:
     """Return the costs of nccl's calls: measured between several GPUs, unless a link is named, else by formula."""
     device = measured.gpu.device
     try:
@@ -257,13 +256,3 @@ def _read_before(path: Path, say: Callable[[str], None]) -> Calibration | None:
     for sentence in changes:
         say(f"{sentence}; what it had of tasks {', '.join(before.tasks)} is dropped")
     return None if changes else before
-
-
-def _check_writable(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise UserError(f"cannot write the calibration '{path}': {error.strerror}") from None
-    check(not path.is_dir(), f"cannot write the calibration '{path}': it is a folder")
