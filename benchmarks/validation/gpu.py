@@ -1,7 +1,7 @@
 """Hold predictions for one GPU against runs, for batches that were not calibrated.
 
 Usage: python benchmarks/validation/gpu.py --out DIR [--tasks mlp,cnn,softmax] [--batches 50,200,1250,5000] [--rounds 3]
-       [--budget 25] [--limit 240] [--device cuda]
+       [--budget 30] [--limit 240] [--device cuda]
 
 DIR gets the calibrations, the predictions (before the first run), every run's figures and the ledger, which
 `manyhands report` draws. Each round of runs is a process of its own, which makes every run once: forth, then back. What
@@ -32,7 +32,7 @@ from manyhands.validation.validate import PredictedCase, compared
 BATCHES = "50,200,1250,5000"
 """Batches that divide the samples of the built-in tasks, so that no step of an epoch is shorter; none of them is
 calibrated, since those are powers of two and the task's own."""
-RUN_S, STEPS = 0.8, (30, 3000)
+RUN_S, STEPS = 0.8, (30, 8000)
 """How long the steps of a run should take, and the fewest and most of them."""
 TIMEOUT_S = 200.0
 RUNS = "runs.jsonl"
@@ -81,7 +81,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--tasks", default="mlp,cnn,softmax")
     parser.add_argument("--batches", default=BATCHES)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--budget", type=float, default=25.0, help="seconds to calibrate a task")
+    parser.add_argument("--budget", type=float, default=30.0, help="seconds to calibrate a task")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds after which nothing further begins")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--cases", type=Path, help=argparse.SUPPRESS)  # what a process of one round is given

@@ -119,7 +119,7 @@ def calibrate(
     most = _most_ranks(ranks)
     _read_before(path, say)
     measured = {absolute(name): _prepare(name, engines, most) for name in dict.fromkeys(task_names)}
-    _check_writable(path)
+    check_writable(path)
     stages = stages_of(list(measured), engines, crowds(most))
     start_s = clock.elapsed_s + (0.0 if spent_s else PROCESS_START_S)
     closing_s = CLOSING * budget_s if close else 0.0
@@ -190,7 +190,8 @@ def _read_before(path: Path, say: Callable[[str], None]) -> Calibration | None:
     return None if changes else before
 
 
-def _check_writable(path: Path) -> None:
+def check_writable(path: Path) -> None:
+    """Refuse a file that cannot be written, before anything is measured."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):

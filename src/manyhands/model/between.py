@@ -36,8 +36,8 @@ def _corner(points: Sequence[RowTimes], rows: float) -> float:
     near = next((pair for pair in pairwise(sizes) if pair[0] <= rows <= pair[1]), (sizes[-2], sizes[-1]))
     for middle in near:
         i = sizes.index(middle)
-        if 0 < i < len(sizes) - 1:
-            low, high = sizes[i - 1], sizes[i + 1]
+        low, high = sizes[max(0, i - 1)], sizes[min(i + 1, len(sizes) - 1)]
+        if min(middle - low, high - middle) > 1:  # one row further there is a jump, of a further micro-batch
             line = steps[low] + (middle - low) / (high - low) * (steps[high] - steps[low])
             errors.append(abs(line / steps[middle] - 1))
     return CORNER * max(errors)

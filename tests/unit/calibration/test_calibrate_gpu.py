@@ -57,6 +57,12 @@ def test_rows_reach_from_the_least_to_all_samples(batch: int, samples: int, leas
     assert len(rows) <= 20
 
 
+def test_a_second_micro_batch_is_measured_with_its_first_row() -> None:
+    assert {1024, 1025, 2048, 2049, 4096, 4097, 8192, 32768} <= set(gpu_rows(128, 60_000, piece=1024))
+    assert {8192, 16_000, 16_001, 32_000, 32_001, 60_000} <= set(gpu_rows(60_000, 60_000, piece=16_000))
+    assert not {16_384, 32_768} & set(gpu_rows(60_000, 60_000, piece=16_000))
+
+
 def test_steps_copies_and_a_formula_are_kept(made: Calibration) -> None:
     costs, comm = made.tasks[TINY], made.comms["torch"]
     assert made.device == "cuda"

@@ -1,6 +1,5 @@
 """Measure this machine's GPUs in about a minute: a task's steps by rows, copies, and the calls between GPUs."""
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,11 +7,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from manyhands.calibration.calibrate import Progress
+from manyhands.calibration.calibrate import Progress, check_writable
 from manyhands.calibration.counts import Counts, count
 from manyhands.calibration.gpu.calls import ENGINE, add_rate, formula_costs, launch_us, measured_costs, time_copies
 from manyhands.calibration.gpu.steps import RATE, GpuPoint, GpuTask, Passes, time_passes
-from manyhands.errors import ManyhandsError, UserError, check, unknown
+from manyhands.errors import ManyhandsError, check, unknown
 from manyhands.launch.environment import outer_world
 from manyhands.machine import facts
 from manyhands.machine.load import worst
@@ -44,8 +43,11 @@ LINK = "nvlink"
 GPU_LINKS = ("nvlink", "pcie")
 ROUNDS, LEAST_ROUNDS = 5, 2
 """Rounds of a calibration; in each, every number of rows gets a run."""
-VISIT_S = (0.02, 0.4)
-"""The shortest and the longest that the steps of a run should take."""
+VISIT_S = (0.1, 0.4)
+"""The shortest and the longest that the steps of a run should take: a run flushes its meter often at its beginning,
+which a shorter one would count for more than it is."""
+JUMPS = 3
+"""Numbers of micro-batches (1, 2, 4) after which a further one is a jump worth measuring."""
 WAITING_SHARE = 0.5
 """Length of runs that wait for the GPU in each step, relative to those that do not."""
 SLOW_S = 5e-3
@@ -54,7 +56,7 @@ ALONE: dict[str, Any] = {"compute_us": {1: [1.0]}, "compute_flops": 1.0, "memory
 """Cores that do not slow each other down: every rank has its GPU to itself."""
 
 
-class _Measured(NamedTuple):
+class _GpuBench(NamedTuple):
     """A task to measure, ready to be run."""
 
     name: str
@@ -96,7 +98,7 @@ def calibrate_gpu(
         "to simulate or advise with --calibration FILE",
     )
     _read_before(path, say)
-    _check_writable(path)
+    check_writable(path)
     made = time.strftime("%Y-%m-%d %H:%M:%S")
     observe(Progress("copies and calls", 0.0))
     first = torch.device(device, 0) if device == "cuda" else torch.device(device)
@@ -135,16 +137,21 @@ def calibrate_gpu(
     return whole
 
 
-def gpu_rows(batch: int, samples: int, least: int = 1) -> list[int]:
-    """Return the numbers of rows to measure: the batch, and powers of two up to all samples.
+def gpu_rows(batch: int, samples: int, least: int = 1, piece: int = 0) -> list[int]:
+    """Return the numbers of rows to measure: the batch, and powers of two up to a micro-batch of `piece` rows or all
+    samples; then micro-batches doubled, and where they are few also one row more.
 
-    Below 32 rows hardly anything but the host's work counts, so that few are measured.
+    Below 32 rows hardly anything but the host's work counts, so that few are measured. One row beyond a micro-batch is
+    a second one, which takes the host as long as the first.
     """
-    points = {least, 8, *(2**k for k in range(5, 40) if 2**k < samples), batch, samples}
+    whole = min(piece or samples, samples)
+    points = {least, 8, *(2**k for k in range(5, 40) if 2**k < whole), batch, samples}
+    if piece:
+        points |= {piece << k for k in range(40)} | {(piece << k) + 1 for k in range(JUMPS)}
     return sorted(rows for rows in points if least <= rows <= samples)
 
 
-def _prepare(name: str, device: str) -> _Measured:
+def _prepare(name: str, device: str) -> _GpuBench:
     """Load and check a task, and try a step with every number of rows."""
     task = load(name)
     config = resolve(name, {"engine": "serial", "device": device}, task)
@@ -157,11 +164,11 @@ def _prepare(name: str, device: str) -> _Measured:
     counts = count(ready.replica, config, data.train)
     slow = {"lr": RATE * config.lr, "eval_every": NEVER, "warmup": 0.0, "lr_decay": "none", "checkpoint_every": 0}
     gpu = GpuTask(task, config.model_copy(update=slow), data, here)
-    points = [GpuPoint(rows) for rows in gpu_rows(batch, len(train), least)]
-    return _Measured(name, gpu, ready.replica, counts, batch, points)
+    points = [GpuPoint(rows) for rows in gpu_rows(batch, len(train), least, config.micro_batch)]
+    return _GpuBench(name, gpu, ready.replica, counts, batch, points)
 
 
-def _measure(measured: Sequence[_Measured], clock: Clock, observe: Callable[[Progress], None]) -> None:
+def _measure(measured: Sequence[_GpuBench], clock: Clock, observe: Callable[[Progress], None]) -> None:
     """Run every task with every number of rows in turn, forth and back, while the budget lasts."""
     cases = [(task, point) for task in measured for point in task.points]
     begun_s = time.perf_counter()
@@ -183,7 +190,7 @@ def _measure(measured: Sequence[_Measured], clock: Clock, observe: Callable[[Pro
                 point.waiting_ms.append(task.gpu.time_run(point.rows, steps, waits=True))
 
 
-def _costs(measured: _Measured, passes: Passes, made: str) -> tuple[TaskCosts, list[Contention]]:
+def _costs(measured: _GpuBench, passes: Passes, made: str) -> tuple[TaskCosts, list[Contention]]:
     """Return the steps of a task on one GPU, and those that wait for it as ranks do that exchange."""
     config, replica = measured.gpu.config, measured.replica
     alone = [point.row_times(point.ms, passes.serial_ms) for point in measured.points]
@@ -219,7 +226,7 @@ def _step_ms(point: RowTimes) -> float:
     return max(1e-9, undisturbed([a + b for a, b in zip(point.compute_ms, point.serial_ms, strict=True)]))
 
 
-def _comm_costs(measured: _Measured, num_gpus: int, link: str, made: str, say: Callable[[str], None]) -> CommCosts:
+def _comm_costs(measured: _GpuBench, num_gpus: int, link: str, made: str, say: Callable[[str], None]) -> CommCosts:
     """Return the costs of nccl's calls: measured between several GPUs, unless a link is named, else by formula."""
     device = measured.gpu.device
     try:
@@ -249,13 +256,3 @@ def _read_before(path: Path, say: Callable[[str], None]) -> Calibration | None:
     for sentence in changes:
         say(f"{sentence}; what it had of tasks {', '.join(before.tasks)} is dropped")
     return None if changes else before
-
-
-def _check_writable(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise UserError(f"cannot write the calibration '{path}': {error.strerror}") from None
-    check(not path.is_dir(), f"cannot write the calibration '{path}': it is a folder")
