@@ -120,7 +120,7 @@ def show(record: SweepRecord, console: Console) -> None:
     for table in sweeps.scaling_tables(record, sweeps.ON_TERMINAL):
         console.print()
         print_table(console, table)
-    say(*sweeps.notes(record), to=console)
+    say(*sweeps.notes(record), words.certainty(record), to=console)
     if record.fits:
         console.print()
         print_table(console, sweeps.fits_table(record), "laws of scaling, fitted")

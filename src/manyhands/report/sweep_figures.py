@@ -1,9 +1,9 @@
 """The figures of a sweep: speed-up, efficiency, weak scaling, time split, lost percents, accuracy."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import get_args
 
-from manyhands.record.labels import cell_names, coverage, with_coverage
+from manyhands.record.labels import cell_names, least_coverage, with_coverage
 from manyhands.record.sweep import Cause, Fit, Interval, Row, SweepRecord
 from manyhands.record.texts import in_brackets, milliseconds
 from manyhands.report.curves import Curve, curves, fitted_speed_up
@@ -57,7 +57,7 @@ def _speed_up(record: SweepRecord, drawn: Sequence[Curve]) -> Figure:
     return Figure(
         id="speed-up",
         title="Speed-up",
-        about=f"{kind}; {bars}the dashed line is the ideal"
+        about=f"{kind}; {bars}the dashed line is the ideal{_without_servers(drawn)}"
         f"{', dotted lines are the law fitted' if fits else ''}{_hollow(drawn)}.",
         alt=_listed("Speed-up over workers", drawn, lambda row: row.speed_up, lambda v: f"{v:.2f} times"),
         views=[
@@ -93,7 +93,8 @@ def _efficiency(drawn: Sequence[Curve]) -> Figure:
     return Figure(
         id="efficiency",
         title="Efficiency",
-        about="Speed-up as a share of the number of workers: 100 % is the ideal, what is missing is lost"
+        about="Speed-up as a share of the ranks, of which each occupies a core: workers, and servers where there are "
+        "some. 100 % is the ideal, what is missing is lost"
         f"{_hollow(drawn)}.",
         alt=_listed("Efficiency over workers", drawn, lambda row: row.efficiency, lambda v: f"{100 * v:.0f} percent"),
         views=[View(items=items, x=_workers(drawn), y=Axis(title="efficiency", span=(0, 108 * top), unit=" %"))],
@@ -136,12 +137,13 @@ CAUSES = {
     "oversubscription": "oversubscription",
     "memory": "sharing the machine",
     "unclear": "small batches or sharing the machine",
+    "servers": "servers, which compute nothing",
 }
 """Causes of lost time in words."""
 
 
 def _lost(record: SweepRecord) -> Figure:
-    """Draw the workers' time: work done, and the share lost to each cause."""
+    """Draw the ranks' time: work done, and the share lost to each cause."""
     findings = {finding.row: finding for finding in record.findings if finding.parts}
     rows = [row for row in record.rows if row.cell.key in findings and row.efficiency]
     names = row_labels(record, rows)
@@ -158,7 +160,7 @@ def _lost(record: SweepRecord) -> Figure:
     return Figure(
         id="lost",
         title="Where the lost percents went",
-        about="All that the workers could do at best is 100 %: what they did, and what each cause took. "
+        about="All that the ranks could do at best is 100 %: what they did, and what each cause took. "
         "A part to the left of zero is a gain.",
         alt=listed("Lost percents", said),
         views=[stack_view(parts, names, Axis(unit=" %"))],
@@ -231,10 +233,9 @@ def _most(drawn: Sequence[Curve]) -> int:
     return max(row.cell.size for curve in drawn for row in curve.rows)
 
 
-def least_coverage(intervals: Iterable[Interval | None]) -> str:
-    """Return the least coverage of the intervals that are shown; empty where none is."""
-    known = [interval for interval in intervals if interval and interval.is_shown]
-    return coverage(min(known, key=lambda interval: interval.coverage_pct)) if known else ""
+def _without_servers(drawn: Sequence[Curve]) -> str:
+    has_servers = any(row.ranks > row.cell.size for curve in drawn for row in curve.rows)
+    return " of the workers, without the cores of servers" if has_servers else ""
 
 
 def _hollow(drawn: Sequence[Curve]) -> str:
