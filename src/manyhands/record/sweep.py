@@ -230,6 +230,30 @@ class Finding(BaseModel):
     remedies: list[Remedy]
 
 
+class Prediction(BaseModel):
+    """A row that could not be measured, predicted for a machine with a core for each rank; intervals are of 90 %."""
+
+    cell: Cell
+    ranks: int
+    why: str
+    """Why it could not be measured."""
+    step_ms: Interval
+    samples_per_s: Interval
+    speed_up: Interval
+    """Relative to the predicted step of one worker alone."""
+    efficiency: Interval
+
+
+class Predictions(BaseModel):
+    """Predictions beside the rows of a sweep, which no fit and no finding uses."""
+
+    rows: list[Prediction] = []
+    source: str = ""
+    """The calibration that they come from, with its age and the load that it was taken under."""
+    notes: list[str] = []
+    """Why rows are not predicted, and the command that would change it."""
+
+
 @with_field_docs
 class SweepRecord(BaseModel):
     """The result of `manyhands scale`."""
@@ -260,6 +284,8 @@ class SweepRecord(BaseModel):
     """Requested duration of the sweep; empty where steps and repeats were given instead."""
     notes: list[str] = []
     """What was left out to stay within the budget."""
+    predictions: Predictions = Predictions()
+    """What the simulator predicts for rows that could not be measured here with a core for each rank."""
 
 
 class SweepDir(Folder[SweepRecord], kind="sweep", record=SweepRecord, dated_by=("sweep.toml", "sweep.json")):

@@ -7,6 +7,7 @@ from manyhands.report.curves import curves
 from manyhands.report.histories import losses, runs_of, timelines
 from manyhands.report.html import Page, Section, Tile, again, facts, shell_block
 from manyhands.report.sweep_figures import CAUSES, sweep_figures
+from manyhands.report.tables.predicted import prediction_notes, predictions_table
 from manyhands.report.tables.sweeps import ON_PAGE, fits_table, notes, numbers_table, scaling_table, scaling_tables
 from manyhands.report.tables.table import markdown_text, words_table
 from manyhands.report.words import (
@@ -45,6 +46,13 @@ def sweep_page(sweep: SweepDir, record: SweepRecord) -> Page:
                 notes=notes(record),
                 meanings=[(column.heading, column.about) for column in scaling_table(record).columns],
             ),
+            Section(
+                "predicted",
+                "Predicted, not measured",
+                short=True,
+                tables=[predictions_table(record)],
+                notes=prediction_notes(record),
+            ),
             Section("why", "Where the time went", passages=explained, figures=figures["why"]),
             Section("timeline", "Timeline", figures=timelines(runs)),
             Section("learning", "Learning", short=True, pair=[*losses(runs), *figures["learning"]]),
@@ -57,6 +65,8 @@ def sweep_page(sweep: SweepDir, record: SweepRecord) -> Page:
         blocks=[
             *tables,
             [*notes(record), certainty(record)],
+            predictions_table(record),
+            prediction_notes(record),
             "\n".join(map(_markdown_passage, explained)),
             fits,
             shell_block("Run it again:", record.command),
