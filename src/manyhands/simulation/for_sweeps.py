@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from manyhands.calibration.engines import MODELS
-from manyhands.errors import UserError
+from manyhands.errors import ManyhandsError, UserError
 from manyhands.launch.user_folder import calibration_path
 from manyhands.record.calibration import Calibration, open_calibration
 from manyhands.record.simulation import Estimate, SimulationRow
@@ -43,7 +43,7 @@ def predict_rows(kind: Kind, task: str, rows: Sequence[Row], options: Mapping[st
             break
         try:
             predictions.rows += _predicted(kind, task, cells, notes)
-        except UserError as error:
+        except ManyhandsError as error:
             notes[f"{cells[0].cell.series} is not predicted: {error}"] = None
     predictions.source = source(calibration, time.time()) if predictions.rows else ""
     predictions.notes = list(notes)
@@ -99,7 +99,8 @@ def _predicted(kind: Kind, task: str, rows: Sequence[Row], notes: dict[str, None
         **{"batch_per_worker" if kind == "weak" else "batch_size": _batch(kind, cell)},
     )
     by_workers = {row.workers: row for row in record.rows}
-    return [_prediction(row, by_workers[row.cell.size]) for row in rows]
+    # A simulation that is interrupted returns the rows that it has.
+    return [_prediction(row, by_workers[row.cell.size]) for row in rows if row.cell.size in by_workers]
 
 
 def _prediction(row: Row, simulated: SimulationRow) -> Prediction:
