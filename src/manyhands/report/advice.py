@@ -57,7 +57,7 @@ def advice_page(folder: AdviceDir, record: AdviceRecord) -> Page:
             [record.noise, *record.next, *notes, *record.measured, *record.assumed],
             shell_block("Ask again:", record.command),
         ],
-        footer="Times are predicted; intervals should hold 90 % of runs, as `manyhands validate` checks.",
+        footer="Times are predicted; intervals should hold 90 % of runs: see `manyhands validate`.",
     )
 
 
