@@ -104,7 +104,7 @@ def _row(way: Way, alone: Way, book: Book, checked: CheckedAdvice) -> AdviceRow:
         wait_ms=1e3 * split.wait_s,
         time_s=way.time_s,
         speed_up=speed_up,
-        efficiency=speed_up.scaled(1 / point.workers),
+        efficiency=speed_up.scaled(1 / (point.workers + way.predicted.servers)),
         cost=way.cost,
         command=_command(way, book, checked),
     )

@@ -22,6 +22,7 @@ from manyhands.record.texts import rate
 from manyhands.scaling.defaults import BUDGET, SET_BY_SWEEP, THREADS, check_kind
 
 if TYPE_CHECKING:
+    from manyhands.record.sweep import Predictions
     from manyhands.scaling.observer import SweepObserver, SweepPulse
 
 OUT = Path("scales")
@@ -70,7 +71,8 @@ def scale(
     Every cell (engine × workers × …) is run in turn, five times or more unless --repeats or a short --budget says
     otherwise; with fewer runs there is no interval. A budget that is too short to run each cell once is refused.
 
-    The baseline is one worker alone. A run that fails is a marked row.
+    The baseline is one worker alone. A run that fails is a marked row. Rows with more ranks than cores are also
+    predicted for a machine that has as many, if this one was calibrated: apart from what was measured, and marked.
 
     A sweep that is stopped with Ctrl-C goes on with --resume.
 
@@ -92,6 +94,7 @@ def scale(
             observe=observe,
             options={**request, **options},
             spent_s=facts.command_age_s(),
+            predict=_predict,
         )
     show(record, people if json else results)
     if record.status == "interrupted":
@@ -112,7 +115,7 @@ def scale(
 def show(record: SweepRecord, console: Console) -> None:
     """Print the measurements: how fast, where the time went, the laws fitted, and the explanation in words."""
     from manyhands.report import words
-    from manyhands.report.tables import sweeps
+    from manyhands.report.tables import predicted, sweeps
 
     if not record.measures:
         return
@@ -120,11 +123,22 @@ def show(record: SweepRecord, console: Console) -> None:
     for table in sweeps.scaling_tables(record, sweeps.ON_TERMINAL):
         console.print()
         print_table(console, table)
-    say(*sweeps.notes(record), to=console)
+    say(*sweeps.notes(record), words.certainty(record), to=console)
+    if record.predictions.rows:
+        console.print()
+        print_table(console, predicted.predictions_table(record), predicted.CAPTION)
+    say(*predicted.prediction_notes(record), to=console)
     if record.fits:
         console.print()
         print_table(console, sweeps.fits_table(record), "laws of scaling, fitted")
     say("", *words.explanation(record), to=console)
+
+
+def _predict(*about: Any) -> "Predictions":
+    """Predict rows that cannot be measured; imports the simulator only where there are some."""
+    from manyhands.simulation.for_sweeps import predict_rows
+
+    return predict_rows(*about)
 
 
 @contextmanager

@@ -43,8 +43,8 @@ class HoldOut(BaseModel):
 class CrossvalRecord(BaseModel):
     """The result of one cross-validation.
 
-    The interval takes the folds as independent, which they are not quite: any two share most of their training
-    samples. It is the usual one, and a little too narrow.
+    Folds are not independent: any two share most of their training samples. The interval is corrected for it (Nadeau
+    and Bengio 2003); the usual one, which is not, holds in 88 to 95 % of cases instead of 95 %.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -61,7 +61,8 @@ class CrossvalRecord(BaseModel):
     accuracy: float
     """Mean over the folds."""
     interval: float | None
-    """Half the width of the 95 % confidence interval of the mean accuracy (Student's t over the folds)."""
+    """Half the width of the 95 % confidence interval of the mean accuracy (Student's t over the folds,
+    corrected for the training samples that they share)."""
     loss: float
     hold_out: HoldOut | None = None
     """The averaged model on the test split, where the data was split over nodes."""
@@ -118,13 +119,18 @@ def improvement(one_s: float, many_s: float) -> float:
     return (one_s - many_s) / one_s * 100
 
 
-def half_interval(values: list[float]) -> float | None:
-    """Return half the width of the 95 % confidence interval of the mean; None for a single value."""
+def half_interval(values: list[float], num_folds: int) -> float | None:
+    """Return half the width of the 95 % confidence interval of the mean over folds; None for a single value.
+
+    `values` has `num_folds` folds of one node after the other; those of different nodes share nothing. Each fold's test
+    samples are 1 / (folds − 1) of those that it was trained on, which is the correction for a node.
+    """
     from scipy.stats import t  # takes a second to import
 
     n = len(values)
     if n < 2:
         return None
     mean = sum(values) / n
+    shared = num_folds / n / (num_folds - 1) if num_folds > 1 else 0.0
     variance = sum((v - mean) ** 2 for v in values) / (n - 1)
-    return float(t.ppf((1 + CONFIDENCE) / 2, n - 1)) * math.sqrt(variance / n)
+    return float(t.ppf((1 + CONFIDENCE) / 2, n - 1)) * math.sqrt(variance * (1 / n + shared))

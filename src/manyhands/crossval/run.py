@@ -275,7 +275,7 @@ def _run(
         nodes=settings.nodes,
         folds=folds,
         accuracy=sum(accuracies) / len(folds),
-        interval=half_interval(accuracies),
+        interval=half_interval(accuracies, settings.folds),
         loss=sum(fold.loss for fold in folds) / len(folds),
         hold_out=HoldOut.model_validate(result["hold_out"]) if result["hold_out"] else None,
         total_s=result["total_s"],

@@ -17,20 +17,21 @@ CONFIDENCE = 0.95
 """Confidence level of an interval, where there are enough values."""
 
 
-def median(values: Sequence[float] | npt.NDArray[np.float64]) -> Interval:
+def median(values: Sequence[float] | npt.NDArray[np.float64], *, independent: int | None = None) -> Interval:
     """Return the median with its narrowest 95 % confidence interval between two order statistics.
 
     Fewer than six values have none: the range of five covers the true median in 93.75 % of cases, of three in 75 %, and
-    the interval's `coverage_pct` says so. It makes no assumption but that the values are independent.
+    the interval's `coverage_pct` says so. It makes no assumption but that the values are independent; where only some
+    are, the coverage is that of those, since the others can only widen the interval.
     """
     ordered = np.sort(np.asarray(values, dtype=float))
-    n = len(ordered)
+    n = len(ordered) if independent is None else independent
     inner = max((k for k in range((n + 1) // 2) if coverage(n, k) >= CONFIDENCE), default=0)
     return Interval(
         value=float(np.median(ordered)),
         low=float(ordered[inner]),
-        high=float(ordered[n - 1 - inner]),
-        coverage_pct=100 * coverage(n, inner),
+        high=float(ordered[-1 - inner]),
+        coverage_pct=100 * max(0.0, coverage(n, inner)),
     )
 
 
@@ -50,6 +51,16 @@ def partner(runs: Mapping[int, T], repeat: int) -> T:
 def paired(values: Mapping[int, float], base: Mapping[int, float]) -> list[float]:
     """Divide each repeat's value by the base's of the same repeat, so that a slow period of the machine cancels."""
     return [value / partner(base, repeat) for repeat, value in values.items()]
+
+
+def num_unpaired(values: Mapping[int, float], base: Mapping[int, float]) -> int:
+    """Return how many values are divided by the base of another repeat, because that of their own failed."""
+    return len(values.keys() - base.keys())
+
+
+def ratio(values: Mapping[int, float], base: Mapping[int, float]) -> Interval:
+    """Return the median of the paired ratios; ratios to the base of another repeat do not narrow its interval."""
+    return median(paired(values, base), independent=len(values) - num_unpaired(values, base))
 
 
 def improvement_pct(speed_up: float) -> float:

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable, Iterable
 
-from manyhands.record.sweep import MOST_WORKERS, Cell, Interval
-from manyhands.record.texts import NOTHING, figure, fixed, images_name, workers_name
+from manyhands.record.sweep import MOST_WORKERS, Cell, Interval, Row
+from manyhands.record.texts import NOTHING, count, figure, fixed, images_name, workers_name
 
 
 def span(interval: Interval, factor: float = 1.0, decimals: int = 2) -> str:
@@ -17,6 +17,12 @@ def span(interval: Interval, factor: float = 1.0, decimals: int = 2) -> str:
 def coverage(interval: Interval) -> str:
     """Return the confidence level of an interval: `95 %`, or `93.8 %` for a median of five repeats."""
     return f"{min(95.0, interval.coverage_pct):.3g} %"
+
+
+def least_coverage(intervals: Iterable[Interval | None]) -> str:
+    """Return the least coverage of the intervals that are shown; empty where none is."""
+    known = [interval for interval in intervals if interval and interval.is_shown]
+    return coverage(min(known, key=lambda interval: interval.coverage_pct)) if known else ""
 
 
 def with_coverage(interval: Interval, factor: float = 1.0, decimals: int = 2) -> str:
@@ -45,6 +51,13 @@ def duration_with_span(milliseconds: Interval | None) -> str:
     text = figure(ms * factor)
     decimals = len(text.partition(".")[2])
     return with_span(f"{text} {unit}", milliseconds, factor, decimals)
+
+
+def unpaired_note(row: Row) -> str:
+    """Say how many speed-ups of a row are not within their repeat, so that a slow period does not cancel in them."""
+    are = "is" if row.unpaired == 1 else "are"
+    why = "since the baseline of the same repeat failed"
+    return f"{row.unpaired} of {count(row.repeats, 'speed-up')} {are} against the baseline of another repeat, {why}"
 
 
 def cell_name(cell: Cell) -> str:

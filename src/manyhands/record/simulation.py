@@ -72,6 +72,7 @@ class SimulationRow(Counted):
     speed_up: Estimate
     """Samples per second, relative to one worker alone with batch `alone_batch`."""
     efficiency: Estimate
+    """Speed-up as a share of the ranks, servers included."""
     cost: Estimate | None = None
     """Cost of an epoch; None where the cluster has no price."""
     failures: float = 0.0

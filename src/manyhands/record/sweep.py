@@ -11,7 +11,7 @@ from manyhands.spec import with_field_docs
 
 Kind = Literal["strong", "weak"]
 """Strong: the same global batch for every number of workers. Weak: the same batch per worker."""
-Cause = Literal["comm", "wait", "serial", "small-batch", "oversubscription", "memory", "unclear"]
+Cause = Literal["comm", "wait", "serial", "small-batch", "oversubscription", "memory", "unclear", "servers"]
 """Why a step of n workers takes longer than 1/n of one worker's; `memory` is the whole cost of sharing a machine.
 
 `unclear` is small-batch and memory together, where no probe tells one from the other.
@@ -127,6 +127,8 @@ class Row(BaseModel):
     """All runs of one cell: medians over the repeats."""
 
     cell: Cell
+    ranks: int = 0
+    """Workers and servers, each of which occupies a core; 0 in records of earlier versions."""
     repeats: int
     """Runs that succeeded."""
     failed: str = ""
@@ -139,7 +141,10 @@ class Row(BaseModel):
     """Seconds of an epoch: steps per epoch × step time."""
     speed_up: Interval | None = None
     """Relative to the baseline of the same batch and image size; in a weak sweep, of samples per second."""
+    unpaired: int = 0
+    """Repeats whose speed-up is against the baseline of another repeat, because that of their own failed."""
     efficiency: Interval | None = None
+    """Speed-up as a share of the ranks, servers included."""
     improvement_pct: float | None = None
     """The papers' performance improvement: (T1 − Tn) / T1 × 100; in a weak sweep, of the time per sample."""
     karp_flatt: Interval | None = None
@@ -197,7 +202,7 @@ class Fit(BaseModel):
 
 
 class LostShare(BaseModel):
-    """Percentage of a step's time that was lost to one cause; negative for a gain."""
+    """Percentage of the time of all ranks that was lost to one cause; negative for a gain."""
 
     cause: Cause
     percent: float
@@ -223,6 +228,30 @@ class Finding(BaseModel):
     parts: list[LostShare]
     sentences: list[str]
     remedies: list[Remedy]
+
+
+class Prediction(BaseModel):
+    """A row that could not be measured, predicted for a machine with a core for each rank; intervals are of 90 %."""
+
+    cell: Cell
+    ranks: int
+    why: str
+    """Why it could not be measured."""
+    step_ms: Interval
+    samples_per_s: Interval
+    speed_up: Interval
+    """Relative to the predicted step of one worker alone."""
+    efficiency: Interval
+
+
+class Predictions(BaseModel):
+    """Predictions beside the rows of a sweep, which no fit and no finding uses."""
+
+    rows: list[Prediction] = []
+    source: str = ""
+    """The calibration that they come from, with its age and the load that it was taken under."""
+    notes: list[str] = []
+    """Why rows are not predicted, and the command that would change it."""
 
 
 @with_field_docs
@@ -255,6 +284,8 @@ class SweepRecord(BaseModel):
     """Requested duration of the sweep; empty where steps and repeats were given instead."""
     notes: list[str] = []
     """What was left out to stay within the budget."""
+    predictions: Predictions = Predictions()
+    """What the simulator predicts for rows that could not be measured here with a core for each rank."""
 
 
 class SweepDir(Folder[SweepRecord], kind="sweep", record=SweepRecord, dated_by=("sweep.toml", "sweep.json")):

@@ -60,7 +60,7 @@ def advice_page(folder: AdviceDir, record: AdviceRecord) -> Page:
             [record.noise, *record.next, *notes, *record.measured, *record.assumed],
             shell_block("Ask again:", record.command),
         ],
-        footer="Times are predicted; intervals hold 90 %.",
+        footer="Times are predicted; intervals should hold 90 % of runs: see `manyhands validate`.",
     )
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
-from manyhands.record.sweep import Cell, Finding, Fit, Row, SweepRecord
+from manyhands.record.sweep import Cell, Finding, Fit, Prediction, Row, SweepRecord
 from manyhands.record.texts import images_name
 from manyhands.report.scores import grouped
 
@@ -25,6 +25,8 @@ class Curve:
     """Rows with at least one good run, by number of workers."""
     fits: list[Fit]
     findings: list[tuple[Row, Finding]]
+    predicted: list[Prediction]
+    """Rows that could not be measured, by number of workers."""
 
     @property
     def with_baseline(self) -> list[Row]:
@@ -50,8 +52,10 @@ def curves(record: SweepRecord) -> list[Curve]:
         rows = sorted((row for row in alike if row.repeats), key=lambda row: row.cell.size)
         fits = [f for f in record.fits if (f.series, f.batch_size, f.image_size) == (series, batch, image)]
         findings = [(row, f) for row in rows for f in record.findings if f.row == row.cell.key]
-        engine = alike[0].cell.engine
-        drawn.append(Curve(", ".join(names), engine, styles[engine], baseline, rows, fits, findings))
+        engine, cells_of = alike[0].cell.engine, [row.cell for row in alike]
+        foretold = [prediction for prediction in record.predictions.rows if prediction.cell in cells_of]
+        foretold.sort(key=lambda prediction: prediction.cell.size)
+        drawn.append(Curve(", ".join(names), engine, styles[engine], baseline, rows, fits, findings, foretold))
         styles[engine] += 1
     return drawn
 

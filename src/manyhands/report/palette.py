@@ -4,7 +4,7 @@ Engines have the colours of Okabe and Ito (2008), parts of a step those of Paul 
 which also stay apart in grey print.
 """
 
-BARS = ("work", "compute", "serial", "comm", "wait", "small-batch", "oversubscription", "memory", "unclear")
+BARS = ("work", "compute", "serial", "comm", "wait", "small-batch", "oversubscription", "memory", "unclear", "servers")
 """Colours of bars; a text on a bar has the colour `on-` and its name."""
 
 LIGHT = {
@@ -29,8 +29,9 @@ LIGHT = {
     "oversubscription": "#222222",
     "memory": "#aa77cc",
     "unclear": "#88ccee",
+    "servers": "#999933",
     **dict.fromkeys(("on-work", "on-compute", "on-comm", "on-oversubscription"), "#ffffff"),
-    **dict.fromkeys(("on-serial", "on-wait", "on-small-batch", "on-memory", "on-unclear"), "#12151a"),
+    **dict.fromkeys(("on-serial", "on-wait", "on-small-batch", "on-memory", "on-unclear", "on-servers"), "#12151a"),
 }
 """Colours on white."""
 
@@ -56,6 +57,7 @@ DARK = {
     "oversubscription": "#f2f2f2",
     "memory": "#c7a3e6",
     "unclear": "#99ddff",
+    "servers": "#bbbb55",
     **dict.fromkeys((f"on-{part}" for part in BARS), "#12151a"),
 }
 """Colours on near black."""

@@ -77,7 +77,7 @@ def _efficiency(record: SimulationRecord) -> Figure:
     return Figure(
         id="efficiency",
         title="Efficiency",
-        about="Speed-up as a share of the number of workers: 100 % is the ideal, what is missing is lost.",
+        about="Speed-up as a share of the ranks, servers included: 100 % is the ideal, what is missing is lost.",
         alt=_listed("efficiency", record, "efficiency", lambda value: f"{100 * value:.0f} percent"),
         views=[_view(record, "efficiency", lambda value: percent(100 * value), y, scale=100)],
         picture="efficiency",

@@ -75,7 +75,7 @@ def simulation_page(folder: SimulationDir, record: SimulationRecord) -> Page:
         ],
         numbers=numbers_table(record),
         blocks=[*tables, *trained, _notes(record), shell_block("Run it again:", record.command)],
-        footer="All but what was trained is predicted; intervals hold 90 %.",
+        footer="All but what was trained is predicted; intervals should hold 90 % of runs: see `manyhands validate`.",
     )
 
 

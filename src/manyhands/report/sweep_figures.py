@@ -1,10 +1,10 @@
 """The figures of a sweep: speed-up, efficiency, weak scaling, time split, lost percents, accuracy."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import get_args
 
-from manyhands.record.labels import cell_names, coverage, with_coverage
-from manyhands.record.sweep import Cause, Fit, Interval, Row, SweepRecord
+from manyhands.record.labels import cell_names, least_coverage, with_coverage
+from manyhands.record.sweep import Cause, Fit, Interval, Prediction, Row, SweepRecord
 from manyhands.record.texts import in_brackets, milliseconds
 from manyhands.report.curves import Curve, curves, fitted_speed_up
 from manyhands.report.drawing import Axis, Figure, Series, View, dashed, listed
@@ -22,11 +22,12 @@ Value = Callable[[Row], Interval | None]
 
 def sweep_figures(record: SweepRecord) -> dict[str, list[Figure]]:
     """Return the figures that the record has data for, by the section of the page."""
-    drawn = [curve for curve in curves(record) if curve.rows]
+    foretold = [curve for curve in curves(record) if curve.rows or curve.predicted]
+    drawn = [curve for curve in foretold if curve.rows]
     has_speed_up = any(row.speed_up for curve in drawn for row in curve.rows)
     return {
         "scaling": [
-            *([_speed_up(record, drawn), _efficiency(drawn)] if has_speed_up else []),
+            *([_speed_up(record, foretold), _efficiency(foretold)] if has_speed_up else []),
             *([_weak(drawn)] if record.kind == "weak" and drawn else []),
         ],
         "why": [
@@ -43,9 +44,11 @@ def _speed_up(record: SweepRecord, drawn: Sequence[Curve]) -> Figure:
     fits = [(fit, curve) for curve in drawn for fit in curve.fits if fit.describes]
     laws = [law for law in reversed(LAWS) if any(fit.law == law for fit, _ in fits)]
     ideal = dashed("ideal", [1, most * REACH], [1, most * REACH])
-    measured = [ideal, *_all_points(drawn, lambda row: row.speed_up, "×")]
+    foretold = _predicted(drawn, lambda row: row.speed_up, "×")
+    measured = [ideal, *_all_points(drawn, lambda row: row.speed_up, "×"), *foretold]
     fitted = {law: [_fitted(fit, curve, most) for fit, curve in fits if fit.law == law] for law in laws}
     highest = max([1.0, *(row.speed_up.high for curve in drawn for row in curve.rows if row.speed_up)])
+    highest = max([highest, *(row.speed_up.high for curve in drawn for row in curve.predicted)])
     title = "speed-up over one worker"
     x = _workers(drawn)
     y = Axis(title=title, span=(0, 1.06 * max(most, highest)))
@@ -57,8 +60,8 @@ def _speed_up(record: SweepRecord, drawn: Sequence[Curve]) -> Figure:
     return Figure(
         id="speed-up",
         title="Speed-up",
-        about=f"{kind}; {bars}the dashed line is the ideal"
-        f"{', dotted lines are the law fitted' if fits else ''}{_hollow(drawn)}.",
+        about=f"{kind}; {bars}the dashed line is the ideal{_without_servers(drawn)}"
+        f"{', dotted lines are the law fitted' if fits else ''}{_hollow(drawn)}{_foretold(drawn)}.",
         alt=_listed("Speed-up over workers", drawn, lambda row: row.speed_up, lambda v: f"{v:.2f} times"),
         views=[
             *(View(label=LAWS[law], items=[*measured, *fitted[law]], x=x, y=y) for law in laws),
@@ -90,11 +93,13 @@ def _efficiency(drawn: Sequence[Curve]) -> Figure:
     top = max([1.0, *(row.efficiency.high for curve in drawn for row in curve.rows if row.efficiency)])
     ideal = dashed("ideal", [1, _most(drawn) * REACH], [100, 100])
     items = [ideal, *_all_points(drawn, lambda row: row.efficiency, " %", 100)]
+    items += _predicted(drawn, lambda row: row.efficiency, " %", 100)
     return Figure(
         id="efficiency",
         title="Efficiency",
-        about="Speed-up as a share of the number of workers: 100 % is the ideal, what is missing is lost"
-        f"{_hollow(drawn)}.",
+        about="Speed-up as a share of the ranks, of which each occupies a core: workers, and servers where there are "
+        "some. 100 % is the ideal, what is missing is lost"
+        f"{_hollow(drawn)}{_foretold(drawn)}.",
         alt=_listed("Efficiency over workers", drawn, lambda row: row.efficiency, lambda v: f"{100 * v:.0f} percent"),
         views=[View(items=items, x=_workers(drawn), y=Axis(title="efficiency", span=(0, 108 * top), unit=" %"))],
         picture="efficiency",
@@ -136,12 +141,13 @@ CAUSES = {
     "oversubscription": "oversubscription",
     "memory": "sharing the machine",
     "unclear": "small batches or sharing the machine",
+    "servers": "servers, which compute nothing",
 }
 """Causes of lost time in words."""
 
 
 def _lost(record: SweepRecord) -> Figure:
-    """Draw the workers' time: work done, and the share lost to each cause."""
+    """Draw the ranks' time: work done, and the share lost to each cause."""
     findings = {finding.row: finding for finding in record.findings if finding.parts}
     rows = [row for row in record.rows if row.cell.key in findings and row.efficiency]
     names = row_labels(record, rows)
@@ -158,7 +164,7 @@ def _lost(record: SweepRecord) -> Figure:
     return Figure(
         id="lost",
         title="Where the lost percents went",
-        about="All that the workers could do at best is 100 %: what they did, and what each cause took. "
+        about="All that the ranks could do at best is 100 %: what they did, and what each cause took. "
         "A part to the left of zero is a gain.",
         alt=listed("Lost percents", said),
         views=[stack_view(parts, names, Axis(unit=" %"))],
@@ -220,21 +226,60 @@ def _points(curve: Curve, value: Value, unit: str, factor: float, shift: float) 
     )
 
 
+def _predicted(
+    drawn: Sequence[Curve], value: Callable[[Prediction], Interval], unit: str, factor: float = 1.0
+) -> list[Series]:
+    """Draw the predictions of the curves: dashed, hollow, and with names of their own."""
+    return [_predicted_points(curve, value, unit, factor) for curve in drawn if curve.predicted]
+
+
+def _predicted_points(curve: Curve, value: Callable[[Prediction], Interval], unit: str, factor: float) -> Series:
+    intervals, name = [value(row) for row in curve.predicted], f"{curve.name}, predicted"
+    reach = ([factor * (i.value - i.low) for i in intervals], [factor * (i.high - i.value) for i in intervals])
+    sizes = [row.cell.size for row in curve.predicted]
+    return Series(
+        name=name,
+        x=sizes,
+        y=[factor * interval.value for interval in intervals],
+        colour=engine_colour(curve.engine),
+        width=1.5,
+        dash="dash",
+        marker="cross",
+        size=9,
+        hollow=True,
+        reach=reach,
+        capped=True,
+        hover=[
+            f"{name}, not measured, {size} workers: {factor * interval.value:.4g}{unit}"
+            f"{in_brackets(with_coverage(interval, factor))}"
+            for size, interval in zip(sizes, intervals, strict=True)
+        ],
+    )
+
+
+def _foretold(drawn: Sequence[Curve]) -> str:
+    return "; dashed crosses are predicted, not measured" if any(curve.predicted for curve in drawn) else ""
+
+
+def _sizes(drawn: Sequence[Curve]) -> set[int]:
+    """Return the numbers of workers of the curves, predicted ones included."""
+    return {row.cell.size for curve in drawn for row in (*curve.rows, *curve.predicted)}
+
+
 def _workers(drawn: Sequence[Curve]) -> Axis:
-    ticks = sorted({1, *(row.cell.size for curve in drawn for row in curve.rows)})
+    ticks = sorted({1, *_sizes(drawn)})
     if ticks[-1] > FEW:
         return Axis(title="workers", log=True, ticks=ticks)
     return Axis(title="workers", ticks=ticks, span=(0.8, ticks[-1] * REACH))
 
 
 def _most(drawn: Sequence[Curve]) -> int:
-    return max(row.cell.size for curve in drawn for row in curve.rows)
+    return max(_sizes(drawn))
 
 
-def least_coverage(intervals: Iterable[Interval | None]) -> str:
-    """Return the least coverage of the intervals that are shown; empty where none is."""
-    known = [interval for interval in intervals if interval and interval.is_shown]
-    return coverage(min(known, key=lambda interval: interval.coverage_pct)) if known else ""
+def _without_servers(drawn: Sequence[Curve]) -> str:
+    has_servers = any(row.ranks > row.cell.size for curve in drawn for row in curve.rows)
+    return " of the workers, without the cores of servers" if has_servers else ""
 
 
 def _hollow(drawn: Sequence[Curve]) -> str:
@@ -246,5 +291,5 @@ def _listed(title: str, drawn: Sequence[Curve], value: Value, text: Callable[[fl
     texts = []
     for curve in drawn:
         points = [f"{text(i.value)} with {row.cell.size}" for row in curve.rows if (i := value(row)) is not None]
-        texts.append(f"{curve.name}: {', '.join(points)}")
+        texts += [f"{curve.name}: {', '.join(points)}"] if points else []
     return listed(title, texts)

@@ -6,10 +6,20 @@ from manyhands.record.texts import NOTHING, percent, rate, times
 from manyhands.report.curves import curves
 from manyhands.report.histories import losses, runs_of, timelines
 from manyhands.report.html import Page, Section, Tile, again, facts, shell_block
-from manyhands.report.sweep_figures import CAUSES, least_coverage, sweep_figures
+from manyhands.report.sweep_figures import CAUSES, sweep_figures
+from manyhands.report.tables.predicted import prediction_notes, predictions_table
 from manyhands.report.tables.sweeps import ON_PAGE, fits_table, notes, numbers_table, scaling_table, scaling_tables
 from manyhands.report.tables.table import markdown_text, words_table
-from manyhands.report.words import Passage, best_row, circumstances, headline, of_own_cores, passages, task_name
+from manyhands.report.words import (
+    Passage,
+    best_row,
+    certainty,
+    circumstances,
+    headline,
+    of_own_cores,
+    passages,
+    task_name,
+)
 
 
 def sweep_page(sweep: SweepDir, record: SweepRecord) -> Page:
@@ -36,6 +46,13 @@ def sweep_page(sweep: SweepDir, record: SweepRecord) -> Page:
                 notes=notes(record),
                 meanings=[(column.heading, column.about) for column in scaling_table(record).columns],
             ),
+            Section(
+                "predicted",
+                "Predicted, not measured",
+                short=True,
+                tables=[predictions_table(record)],
+                notes=prediction_notes(record),
+            ),
             Section("why", "Where the time went", passages=explained, figures=figures["why"]),
             Section("timeline", "Timeline", figures=timelines(runs)),
             Section("learning", "Learning", short=True, pair=[*losses(runs), *figures["learning"]]),
@@ -47,24 +64,15 @@ def sweep_page(sweep: SweepDir, record: SweepRecord) -> Page:
         numbers=numbers_table(record),
         blocks=[
             *tables,
-            notes(record),
+            [*notes(record), certainty(record)],
+            predictions_table(record),
+            prediction_notes(record),
             "\n".join(map(_markdown_passage, explained)),
             fits,
             shell_block("Run it again:", record.command),
         ],
-        footer=_footer(record),
+        footer=certainty(record),
     )
-
-
-def _footer(record: SweepRecord) -> str:
-    """Return a sentence on what the figures are, with the least coverage of their intervals."""
-    least = least_coverage(row.step_ms for row in record.rows)
-    most = max((row.repeats for row in record.rows), default=0)
-    if least:
-        return f"Figures are medians over the repeats; their intervals hold the true median in {least} of cases."
-    if most > 1:
-        return f"Figures are medians of at most {most} repeats, too few for an interval."
-    return "Figures are of one run each, which has no interval."
 
 
 def _tiles(record: SweepRecord) -> list[Tile]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from manyhands.record.labels import cell_names, coverage, span, with_coverage, with_span, workers_span
-from manyhands.record.sweep import LARGE_ERROR_PCT, Fit, Interval, Remedy, Row, SweepRecord
+from manyhands.record.labels import cell_names, coverage, least_coverage, span, with_coverage, with_span, workers_span
+from manyhands.record.sweep import LARGE_ERROR_PCT, Fit, Remedy, Row, SweepRecord
 from manyhands.record.texts import count, day, duration, figure, in_brackets, percent, rate
 from manyhands.report.curves import Curve, curves
 from manyhands.report.tables.sweeps import LAWS
@@ -80,6 +80,8 @@ def _why_not(fit: Fit) -> str:
     if fit.is_slower:
         return f"error {percent(fit.error_pct, 0)}, since the workers are slower than one"
     if fit.error_pct < LARGE_ERROR_PCT:
+        if not all(parameter.is_known for parameter in fit.parameters.values()):
+            return "needs two repeats or more"
         name, vague = max(fit.parameters.items(), key=lambda p: 0.0 if p[0] == "rate" else p[1].high - p[1].low)
         return f"{name} may be {span(vague, 100, 0)} %"
     return f"error {percent(fit.error_pct, 0)}"
@@ -96,7 +98,7 @@ def fit_sentence(fit: Fit, series: str = "") -> str:
     interval = with_coverage(serial, 100, 1)
     share = f"{percent(100 * serial.value)} of the work is serial{in_brackets(interval)}"
     if fit.law == "gustafson":
-        adds = Interval(value=1 - serial.value, low=1 - serial.high, high=1 - serial.low)
+        adds = serial.model_copy(update={"value": 1 - serial.value, "low": 1 - serial.high, "high": 1 - serial.low})
         return f"{law}: {share}, so each further worker adds the work of {with_span(f'{adds.value:.2f}', adds)}"
     if serial.value <= 0:
         return f"{law}: no serial part shows{in_brackets(interval and f'{interval} %')}, so it sets no limit"
@@ -130,7 +132,8 @@ def headline(record: SweepRecord) -> str:
         return f"{runs} was faster than one worker; the nearest, {name}, has {factor}× its speed{interval}."
     if best.speed_up.low < 1:
         return f"{task} with {name} is not measurably faster than on one worker: {factor}×{interval}."
-    ideal = f"{100 * best.efficiency.value:.0f} % of what {count(best.cell.size, 'worker')} could do at best"
+    reference = (best.ranks, "core") if best.ranks > best.cell.size else (best.cell.size, "worker")
+    ideal = f"{100 * best.efficiency.value:.0f} % of what {count(*reference)} could do at best"
     shared = ", though its ranks had to share cores" if best.oversubscribed else ""
     if record.kind == "weak":
         return (
@@ -174,6 +177,19 @@ def circumstances(record: SweepRecord) -> str:
         repeated = "stopped in its pilot round, before steps and repeats were chosen"
     took = f"took {duration(record.wall_s)}"
     return dotted(f"{record.kind} scaling", repeated, machine(record.hardware), day(record.started), took)
+
+
+def certainty(record: SweepRecord) -> str:
+    """Return a sentence on what the figures are, with the least coverage of their intervals."""
+    least = least_coverage(row.step_ms for row in record.rows)
+    most = max((row.repeats for row in record.rows), default=0)
+    if least:
+        return f"Figures are medians over the repeats; their intervals hold the true median in {least} of cases."
+    if most > 1:
+        best = max(row.step_ms.coverage_pct for row in record.rows if row.step_ms)
+        few = f"Figures are medians of at most {most} repeats, too few for an interval"
+        return f"{few}: the range of the repeats holds the true median in {best:.3g} % of cases."
+    return "Figures are of one run each, which has no interval."
 
 
 def dotted(*facts: str) -> str:

@@ -52,7 +52,7 @@ class Readings:
     def speed_up(self, setting: Setting, base: Setting, name: str) -> Interval:
         """Return the ratio of a time of the base to that of the setting, repeat by repeat."""
         ours, alone = ({i: 1 / run[name] for i, run in self._good(s).items()} for s in (setting, base))
-        return stats.median(stats.paired(ours, alone))
+        return stats.ratio(ours, alone)
 
     def _good(self, setting: Setting) -> dict[int, Values]:
         return {run.repeat: run.values for run in self._all(setting) if not run.failed}

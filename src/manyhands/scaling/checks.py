@@ -10,11 +10,16 @@ from typing import NoReturn
 
 from manyhands import tasks
 from manyhands.errors import UserError, check
+from manyhands.machine import facts
 from manyhands.machine.load import CoreMeter, others_of
 from manyhands.measurement.budget import END_S, REPORT, START_S, Clock, least_s, parse_duration, too_short
+from manyhands.scaling.analysis.measured import strategy_of
 from manyhands.scaling.cells import make_cells, why_not
-from manyhands.scaling.observer import SweepObserver
+from manyhands.scaling.observer import Predict, SweepObserver
 from manyhands.scaling.request import SweepRequest
+
+PREDICT_S = 2.0
+"""Seconds after which no further prediction is begun."""
 
 
 def blocked_cells(request: SweepRequest) -> dict[str, str]:
@@ -41,6 +46,13 @@ def set_clock(clock: Clock, request: SweepRequest) -> float:
     clock.budget_s = parse_duration(request.budget) if request.budget else math.inf
     clock.reserve_s = END_S + REPORT * start_s
     return start_s
+
+
+def reserve_for(predict: Predict | None, clock: Clock, request: SweepRequest, blocked: Mapping[str, str]) -> None:
+    """Reserve time for predictions, where there will be rows that cannot be measured with a core for each rank."""
+    crowded = any(cell.size + strategy_of(cell.sync).num_servers() > facts.cores() for cell in make_cells(request))
+    if predict is not None and (blocked or crowded):
+        clock.reserve_s += PREDICT_S
 
 
 def within_budget(

@@ -1,9 +1,10 @@
 """Callbacks for the progress, messages and questions of a sweep."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from manyhands.record.sweep import Cell, Measure
+from manyhands.record.sweep import Cell, Kind, Measure, Predictions, Row
 
 PILOT = -1
 """The repeat number of the pilot runs, before the first repeat."""
@@ -37,3 +38,9 @@ class SweepObserver:
 
 
 NOBODY = SweepObserver()
+
+Predict = Callable[[Kind, str, Sequence[Row], Mapping[str, Any], float], Predictions]
+"""Predicts rows of a kind of sweep of a task, with some options of the runs, within a number of seconds.
+
+A sweep is told how, since the simulator builds on what sweeps build on, and on more.
+"""

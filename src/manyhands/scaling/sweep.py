@@ -17,13 +17,13 @@ from manyhands.measurement.measure import TOO_LONG, measure
 from manyhands.record.files import write_atomically
 from manyhands.record.owner import own
 from manyhands.record.store import append_lines
-from manyhands.record.sweep import Cell, Measure, SweepDir, SweepRecord
+from manyhands.record.sweep import Cell, Measure, Predictions, Row, SweepDir, SweepRecord
 from manyhands.record.texts import count
 from manyhands.scaling import checks
 from manyhands.scaling.analysis.analyse import analyse
 from manyhands.scaling.cells import make_cells, num_steps, own_steps, run_options
 from manyhands.scaling.defaults import check_kind
-from manyhands.scaling.observer import NOBODY, PILOT, SweepObserver, SweepPulse
+from manyhands.scaling.observer import NOBODY, PILOT, Predict, SweepObserver, SweepPulse
 from manyhands.scaling.request import SweepRequest, ask, spec_of_task
 from manyhands.scaling.store import open_sweep, read_measures, sweep_to_resume
 from manyhands.tasks import Task
@@ -70,10 +70,12 @@ def sweep(
     observe: SweepObserver,
     options: Mapping[str, Any],
     spent_s: float = 0.0,
+    predict: Predict | None = None,
 ) -> Swept:
     """Do as `scale` does, and return the folder too: a resumed sweep may lie elsewhere than under `out`.
 
-    The budget counts from when the command was given, `spent_s` ago.
+    The budget counts from when the command was given, `spent_s` ago. `predict` is called after the runs, if there are
+    rows that could not be measured with a core for each rank.
     """
     clock, cores = Clock(spent_s=spent_s), CoreMeter()
     check_not_importing()
@@ -86,14 +88,17 @@ def sweep(
         request = SweepRequest.from_toml(folder.toml)
         blocked = checks.blocked_cells(request)
         checks.set_clock(clock, request)
+        checks.reserve_for(predict, clock, request, blocked)
     else:
         request = ask(check_kind(kind), spec_of_task(task), options)
         blocked = checks.blocked_cells(request)
-        request = checks.within_budget(request, blocked, checks.set_clock(clock, request), clock, observe)
+        start_s = checks.set_clock(clock, request)
+        checks.reserve_for(predict, clock, request, blocked)
+        request = checks.within_budget(request, blocked, start_s, clock, observe)
         folder = open_sweep(out, request)
     with own(folder.path, f"sweep '{folder.path.name}'", observe.say), checks.ended_by_signals():
         checks.say_if_busy(cores, request, observe)
-        running = _Sweep(folder, request, blocked, observe, clock)
+        running = _Sweep(folder, request, blocked, observe, clock, predict)
         try:
             running.run()
         except KeyboardInterrupt:
@@ -106,8 +111,15 @@ class _Sweep:
     """A sweep in progress, new or resumed."""
 
     def __init__(
-        self, folder: SweepDir, request: SweepRequest, blocked: Mapping[str, str], observe: SweepObserver, clock: Clock
+        self,
+        folder: SweepDir,
+        request: SweepRequest,
+        blocked: Mapping[str, str],
+        observe: SweepObserver,
+        clock: Clock,
+        predict: Predict | None,
     ) -> None:
+        self._predict = predict
         self._folder, self._request, self._observe, self._clock = folder, request, observe, clock
         self._cells = make_cells(request)
         self._measures = read_measures(folder)
@@ -182,9 +194,18 @@ class _Sweep:
             hardware=facts.hardware(),
             versions=facts.versions(),
             notes=self._notes,
+            predictions=self._predictions(analysis.rows) if status == "complete" else Predictions(),
         )
         self._folder.write(record)
         return record
+
+    def _predictions(self, rows: Sequence[Row]) -> Predictions:
+        """Predict the rows that failed or whose ranks had to share cores."""
+        request = self._request
+        missing = [row for row in rows if row.cell.role == "cell" and (row.oversubscribed or not row.repeats)]
+        if self._predict is None or not missing:
+            return Predictions()
+        return self._predict(request.kind, request.task, missing, request.options, checks.PREDICT_S)
 
     def _round(self, repeat: int) -> list[Cell]:
         """Return the cells in the order of a repeat: every second one backwards, to vary which cell follows which."""

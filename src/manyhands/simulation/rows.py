@@ -83,7 +83,7 @@ def _row(predicted: Predicted, step_s: Estimate, speed_up: Estimate, cluster: Cl
         wait_ms=1e3 * split.wait_s,
         epoch_s=epoch_s,
         speed_up=speed_up,
-        efficiency=speed_up.scaled(1 / point.workers),
+        efficiency=speed_up.scaled(1 / ranks),
         cost=epoch_s.scaled(float(cluster.price(ranks, 1.0))) if cluster and cluster.price_per_hour else None,
         failures=failures,
     )

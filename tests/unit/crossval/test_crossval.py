@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -237,12 +238,27 @@ def test_the_record_is_kept_and_sums_up_the_folds(crossval: Crossval, tmp_path: 
     assert record.config.blas_threads == 1
     assert record.wall_s >= record.total_s
     low, high = stats.t.interval(0.95, 2, loc=record.accuracy, scale=stats.sem(accuracies))
-    assert record.interval == pytest.approx((high - low) / 2)
+    assert record.interval == pytest.approx((high - low) / 2 * np.sqrt(1 + 3 / 2)), "each two folds share samples"
+
+
+@pytest.mark.parametrize("num_folds", [3, 5, 10])
+def test_the_interval_of_an_accuracy_holds_in_95_percent_of_cases(num_folds: int) -> None:
+    """Cross-validate the nearest neighbour on made-up data, again and again: folds share their training samples."""
+    random, samples, trials = np.random.default_rng(num_folds), 60, 300
+    y, fold = np.tile([0, 1], samples // 2), np.arange(samples) // 2 % num_folds
+    x = random.standard_normal((trials, samples, 4))
+    x[:, :, 0] += 0.5 * (2 * y - 1)
+    distances = np.square(x[:, :, None] - x[:, None]).sum(-1)
+    distances[:, fold[:, None] == fold] = np.inf  # a fold's own samples are not trained on
+    right = y[distances.argmin(-1)] == y
+    accuracies = np.stack([right[:, fold == number].mean(1) for number in range(num_folds)], 1)
+    widths = np.array([half_interval(row, num_folds) for row in accuracies.tolist()], dtype=float)
+    assert np.mean(np.abs(accuracies.mean(1) - accuracies.mean()) <= widths) >= 0.93
 
 
 def test_intervals_and_improvements() -> None:
-    assert half_interval([0.5]) is None
-    assert half_interval([0.25, 0.25, 0.25]) == 0
+    assert half_interval([0.5], 1) is None
+    assert half_interval([0.25, 0.25, 0.25], 3) == 0
     assert improvement(9511.66, 2909.78) == pytest.approx(69.4, abs=0.05)
     assert improvement(10, 10) == 0
     assert improvement(10, 20) == -100

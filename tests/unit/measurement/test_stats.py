@@ -1,6 +1,9 @@
 """Medians with intervals, pairs of interleaved repeats, and the figures of scaling against their definitions."""
 
+from collections.abc import Callable
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +12,8 @@ from manyhands.measurement import stats
 from manyhands.record.sweep import Interval
 
 TIMES = st.floats(1e-3, 1e6)
+Floats = npt.NDArray[np.float64]
+Shape = Callable[..., Floats]
 
 
 @given(st.lists(TIMES, min_size=1, max_size=12))
@@ -23,13 +28,63 @@ def test_one_observation_is_its_own_interval() -> None:
     assert stats.median([3.5]) == Interval(value=3.5, low=3.5, high=3.5, coverage_pct=0)
 
 
-@pytest.mark.parametrize("repeats", [2, 3, 5, 6, 7, 9, 12, 15])
-def test_an_interval_holds_the_true_median_as_often_as_it_says(repeats: int) -> None:
-    random = np.random.default_rng(0)
-    found = [stats.median(random.lognormal(0, 0.03, repeats)) for _ in range(2000)]
-    (says,) = {interval.coverage_pct for interval in found}
-    assert 100 * np.mean([interval.low <= 1 <= interval.high for interval in found]) == pytest.approx(says, abs=2.5)
-    assert (says >= 95) == (repeats >= 6)
+def _normal(random: np.random.Generator, *shape: int) -> Floats:
+    return 1 + 0.03 * random.standard_normal(shape)
+
+
+def _skewed(random: np.random.Generator, *shape: int) -> Floats:
+    return random.lognormal(0, 0.3, shape)
+
+
+def _two_humped(random: np.random.Generator, *shape: int) -> Floats:
+    return np.where(random.random(shape) < 0.7, 1.0, 1.3) * _normal(random, *shape)
+
+
+SHAPES = (_normal, _skewed, _two_humped)
+"""Times of runs: about one, now and then much longer, or of a machine with a fast and a slow state."""
+TRIALS = 20_000
+
+
+def _held_pct(values: Floats, says: Interval, truth: float) -> float:
+    """Return how often the truth lies in the interval of a row; `says` has the places of its bounds in a sorted row."""
+    low, high = np.sort(values, axis=1)[:, [int(says.low), int(says.high)]].T
+    return float(100 * np.mean((low <= truth) & (truth <= high)))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("repeats", range(2, 16))
+def test_an_interval_holds_the_true_median_as_often_as_it_says(repeats: int, shape: Shape) -> None:
+    random, says = np.random.default_rng(repeats), stats.median(range(repeats))
+    truth = float(np.median(shape(random, 1_000_001)))
+    assert _held_pct(shape(random, TRIALS, repeats), says, truth) == pytest.approx(says.coverage_pct, abs=1.2)
+    assert (says.coverage_pct >= 95) == (repeats >= 6)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("repeats", [3, 5, 6, 7, 9, 13, 15])
+def test_so_does_that_of_a_speed_up_beside_slow_periods_of_the_machine(repeats: int, shape: Shape) -> None:
+    random, says = np.random.default_rng(repeats), stats.median(range(repeats))
+    slow = random.lognormal(0, 0.5, (TRIALS, repeats))
+    ratios = (slow * shape(random, TRIALS, repeats)) / (slow * shape(random, TRIALS, repeats))
+    truth = float(np.median(shape(random, 1_000_001) / shape(random, 1_000_001)))
+    assert _held_pct(ratios, says, truth) == pytest.approx(says.coverage_pct, abs=1.2)
+
+
+@pytest.mark.parametrize("failed", [{2}, {0, 1, 2}, {1, 4, 5}])
+def test_speed_ups_that_share_a_baseline_do_not_add_to_what_an_interval_covers(failed: set[int]) -> None:
+    random, repeats, held = np.random.default_rng(0), 7, []
+    for times in random.lognormal(0, 0.1, (1500, 2, repeats)):
+        base = {i: time for i, time in enumerate(times[0]) if i not in failed}
+        interval = stats.ratio(dict(enumerate(times[1])), base)
+        held.append(interval.low <= 1 <= interval.high)
+    assert interval.coverage_pct == stats.median(range(repeats - len(failed))).coverage_pct
+    assert 100 * np.mean(held) >= interval.coverage_pct - 1.5
+
+
+def test_without_any_pair_of_the_same_repeat_nothing_is_covered() -> None:
+    interval = stats.ratio({0: 6.0, 1: 9.0}, {2: 3.0})
+    assert (interval.value, interval.coverage_pct, interval.is_known) == (2.5, 0, False)
+    assert stats.num_unpaired({0: 6.0, 1: 9.0, 2: 1.0}, {2: 3.0}) == 2
 
 
 @pytest.mark.parametrize(("repeats", "coverage"), [(1, 0), (2, 50), (3, 75), (5, 93.75), (6, 96.875), (9, 96.09375)])

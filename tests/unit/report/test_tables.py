@@ -17,7 +17,15 @@ from manyhands.record.simulation import Estimate
 from manyhands.record.sweep import Cell, Interval, Row, SweepRecord
 from manyhands.record.texts import milliseconds
 from manyhands.report.html import Page, Section, render
-from manyhands.report.tables.sweeps import ON_TERMINAL, fits_table, notes, numbers_table, scaling_table
+from manyhands.report.tables.sweeps import (
+    ON_PAGE,
+    ON_TERMINAL,
+    fits_table,
+    notes,
+    numbers_table,
+    scaling_table,
+    scaling_tables,
+)
 from manyhands.report.tables.table import Column, Table, as_csv, as_markdown, estimated, numbers, tabulate
 from manyhands.report.words import circumstances
 
@@ -43,7 +51,7 @@ def test_the_numbers_are_those_of_the_record(kind: str) -> None:
     grid = scaling_table(record)
     for heading, field, factor in (
         ("time per batch", "step_ms", 1.0),
-        ("speed-up", "speed_up", 1.0),
+        ("speed-up" if kind == "strong" else "scaled speed-up", "speed_up", 1.0),
         ("efficiency", "efficiency", 100.0),
         ("Karp–Flatt", "karp_flatt", 100.0),
     ):
@@ -72,6 +80,23 @@ def test_the_numbers_are_those_of_the_record(kind: str) -> None:
         for text, expected in zip(_column(grid, heading), values, strict=True):
             [(number, off)] = _numbers(text)
             assert number == pytest.approx(expected, abs=off), (heading, text)
+
+
+def test_a_weak_sweep_has_no_karp_flatt_even_where_an_earlier_version_stored_one() -> None:
+    record = made_up_sweep("weak")
+    for row in record.rows:
+        row.karp_flatt = Interval(value=0.1, low=0.05, high=0.2)
+    for grid in (*scaling_tables(record, ON_PAGE), numbers_table(record)):
+        assert not {"Karp–Flatt", "karp_flatt"} & set(grid.headings)
+    assert "Gustafson" in _column(fits_table(record), "law")
+    assert "scaled speed-up" in scaling_table(record).headings
+
+
+def test_a_spreadsheet_tells_what_few_repeats_cover() -> None:
+    for repeats, covers in ((3, "75.0"), (5, "93.75"), (6, "96.875")):
+        grid = numbers_table(made_up_sweep(repeats=repeats))
+        assert set(_column(grid, "step_ms_coverage_pct")) == set(_column(grid, "speed_up_coverage_pct")) == {covers}
+        assert ("" in _column(grid, "speed_up_low")) == (repeats < 5)
 
 
 def test_the_split_is_all_of_a_step() -> None:

@@ -25,7 +25,9 @@ def _columns(record: AdviceRecord) -> list[Column[AdviceRow]]:
         estimated(
             "speed_up", "speed-up", factor, "How many times sooner than one worker with the task's own batch", drop=3
         ),
-        estimated("efficiency", "efficiency", figure_percent, "Speed-up as a share of the workers", drop=6),
+        estimated(
+            "efficiency", "efficiency", figure_percent, "Speed-up as a share of the ranks, servers included", drop=6
+        ),
         estimated("cost", record.currency, figure, drop=2),
     ]
 

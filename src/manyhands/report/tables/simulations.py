@@ -67,7 +67,9 @@ def _speed(record: SimulationRecord) -> list[Column[SimulationRow]]:
             drop=3,
         ),
         estimated("speed_up", "speed-up", factor, "Samples per second against one worker alone"),
-        estimated("efficiency", "efficiency", figure_percent, "Speed-up as a share of the workers", drop=2),
+        estimated(
+            "efficiency", "efficiency", figure_percent, "Speed-up as a share of the ranks, servers included", drop=2
+        ),
         estimated("cost", f"{record.currency} an epoch", figure, drop=1),
     ]
 

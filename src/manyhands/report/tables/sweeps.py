@@ -1,10 +1,11 @@
 """The tables of a sweep: their columns, those of the papers first, and notes that explain their marks."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from manyhands.record.labels import cell_name, cell_names, duration_with_span, with_span, workers_span
+from manyhands.record.labels import cell_name, cell_names, duration_with_span, unpaired_note, with_span, workers_span
 from manyhands.record.sweep import Cell, Fit, Interval, Row, SweepRecord
 from manyhands.record.texts import NOTHING, count, duration, figure, fixed, num_bytes, percent, plain, rate, times
 from manyhands.report.stacks import PARTS as PART_NAMES
@@ -51,6 +52,16 @@ def _part(part: str, about: str, drop: int = 0) -> Column[Row]:
         return 100 * parts_ms(row)[part] / whole if whole else None
 
     return _measured(f"{part}_pct", part, percent, about, number=share, drop=drop)
+
+
+def _coverage(name: str) -> Column[Row]:
+    """Return the spreadsheet's column of the coverage of an interval, which few repeats do not bring to 95 %."""
+
+    def coverage_pct(row: Row) -> float | None:
+        interval: Interval | None = getattr(row, name)
+        return interval.coverage_pct if interval else None
+
+    return _measured(f"{name}_coverage_pct", number=coverage_pct)
 
 
 RUN: Column[Row] = Column(
@@ -102,11 +113,12 @@ SPEED_UP = _measured(
     "How many times as fast as one worker, with its interval.",
     bounds=True,
 )
+SCALED = "Samples per second against those of one worker, each worker with a batch of its own, with the interval."
 EFFICIENCY = _measured(
     "efficiency",
     "efficiency",
     lambda interval: with_span(percent(100 * interval.value, 0), interval, 100, 0),
-    "Speed-up as a share of the number of workers, with its interval.",
+    "Speed-up as a share of the ranks (workers, and servers where there are some), with its interval.",
     drop=1,
     bounds=True,
 )
@@ -155,8 +167,9 @@ ACCURACY = _measured(
 
 EVERYTHING = (
     *(RUN, _setting("role"), _setting("engine"), WORKERS, _setting("threads"), _setting("sync")),
-    *(BATCH, IMAGE, DATA, REPEATS, *fields("oversubscribed", "failed")),
-    *(READ, STEP, EPOCH, _measured("eval_s"), TOTAL, RATE, SPEED_UP, EFFICIENCY, IMPROVEMENT),
+    *(*fields("ranks"), BATCH, IMAGE, DATA, REPEATS, *fields("oversubscribed", "failed")),
+    *(READ, STEP, EPOCH, _measured("eval_s"), TOTAL, RATE, _coverage("step_ms"), SPEED_UP, _coverage("speed_up")),
+    *(*fields("unpaired"), EFFICIENCY, IMPROVEMENT),
     *(TRAIN_LOSS, TEST_LOSS, ACCURACY, *(_measured(f"{part}_ms") for part in PART_NAMES)),
     *(*PARTS, SENT, MESSAGES, KARP_FLATT, MEMORY, ENERGY),
 )
@@ -184,7 +197,15 @@ def scaling_table(record: SweepRecord, columns: Sequence[Column[Row]] = EVERYTHI
     def mark(row: Row) -> str:
         return "failed" if not row.repeats else "shared" if row.oversubscribed else ""
 
-    return tabulate(columns, record.rows, caption, mark)
+    return tabulate(_of_kind(record, columns), record.rows, caption, mark)
+
+
+def _of_kind(record: SweepRecord, columns: Sequence[Column[Row]]) -> list[Column[Row]]:
+    """Return the columns that are right for the kind of sweep: Karp–Flatt supposes a problem of constant size."""
+    if record.kind == "strong":
+        return list(columns)
+    scaled = replace(SPEED_UP, heading="scaled speed-up", about=SCALED)
+    return [scaled if column is SPEED_UP else column for column in columns if column is not KARP_FLATT]
 
 
 def scaling_tables(record: SweepRecord, chosen: dict[str, tuple[Column[Row], ...]]) -> list[Table]:
@@ -194,7 +215,7 @@ def scaling_tables(record: SweepRecord, chosen: dict[str, tuple[Column[Row], ...
 
 def numbers_table(record: SweepRecord) -> Table:
     """Return the spreadsheet of a sweep: all numbers in full precision, with the units in the headings."""
-    return numbers(EVERYTHING, record.rows)
+    return numbers(_of_kind(record, EVERYTHING), record.rows)
 
 
 def fits_table(record: SweepRecord) -> Table:
@@ -249,6 +270,9 @@ def notes(record: SweepRecord) -> list[str]:
     names = cell_names(row.cell for row in record.rows)
     said = [_failed_note(r.repeats, names[r.cell.key], r.failed) for r in record.rows if r.failed]
     said += [note for cell in record.cells if cell.role == "probe" and (note := _probe_note(record, cell))]
+    said += [f"{names[r.cell.key]}: {unpaired_note(r)}" for r in record.rows if r.unpaired]
+    if any(r.ranks > r.cell.size for r in record.rows):
+        said.append("efficiency counts the cores of servers, too: speed-up / (workers + servers)")
     if any(r.oversubscribed for r in record.rows):
         cores = record.hardware.get("cores")
         have = f" than the {count(cores, 'core')} of this machine" if isinstance(cores, int) else " than cores"

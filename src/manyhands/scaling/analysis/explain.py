@@ -3,7 +3,7 @@
 from math import ceil
 
 from manyhands.measurement.budget import ENOUGH_REPEATS
-from manyhands.record.labels import cell_names, with_coverage
+from manyhands.record.labels import cell_names, unpaired_note, with_coverage
 from manyhands.record.sweep import Cause, Finding, Fit, Kind, LostShare, Row
 from manyhands.record.texts import count, in_brackets, milliseconds, num_bytes, plain
 from manyhands.scaling.analysis.losses import Loss
@@ -105,6 +105,8 @@ def _doubts(loss: Loss) -> list[str]:
             f"{loss.ranks} ranks share {count(loss.measured.cores, 'core')}: "
             "communication and waiting hold time in which a rank had no core."
         )
+    if row.unpaired:
+        doubts.append(f"{unpaired_note(row)}.")
     if row.failed:
         doubts.append(f"{row.failed.rstrip('.')}.")
     return doubts
@@ -129,6 +131,7 @@ def _lost(loss: Loss) -> dict[Cause, str]:
         "oversubscription": f"was lost because {_turns(loss)}",
         "memory": f"was lost to sharing one machine ({shared}): {_beside_and_alone(loss, 'longer')}",
         "unclear": f"was lost in computing, {_why_unclear(loss)}",
+        "servers": f"is the time of {count(loss.ranks - cell.size, 'server')}, whose cores compute no gradients",
     }
 
 
@@ -173,4 +176,4 @@ def _beside_and_alone(loss: Loss, longer: str) -> str:
 
 def _time_of(loss: Loss, cause: Cause) -> str:
     """Return the time, lost or won, of a part: like its percentage, it pairs repeats."""
-    return milliseconds(abs(loss.parts.get(cause, 0.0)) / 100 * loss.step_ms)
+    return milliseconds(loss.ms_of(abs(loss.parts.get(cause, 0.0))))

@@ -2,9 +2,10 @@
 
 A step of n workers takes compute + serial + comm + wait. Ideal would be the time of the baseline's step × share, where
 share is the part of the baseline's batch that one of n workers gets: 1/n in a strong sweep, 1 in a weak one. Each part
-of the step loses its time beyond the baseline's × share. A probe (one worker alone with the batch of one of n) tells
-what smaller batches cost in compute; the rest of that loss is the price of sharing a machine. Where all runs of the
-probe failed, the two stay one part. In percent of the step, the parts sum up to 100 − efficiency, in every repeat.
+of the step loses its time beyond the baseline's × share. Servers of the strategy occupy cores, too, and their whole
+time is a loss of its own. A probe (one worker alone with the batch of one of n) tells what smaller batches cost in
+compute; the rest of that loss is the price of sharing a machine. Where all runs of the probe failed, the two stay one
+part. In percent of the time of all ranks, the parts sum up to 100 − efficiency, in every repeat.
 """
 
 from dataclasses import dataclass
@@ -46,6 +47,10 @@ class Loss:
         """Number of ranks, servers included."""
         return self.measured.ranks(self.cell)
 
+    def ms_of(self, percent: float) -> float:
+        """Return how long a worker takes in each step for a part that is `percent` of the time of all ranks."""
+        return percent / 100 * self.step_ms * self.ranks / self.cell.size
+
     @property
     def share(self) -> float:
         """The part of the baseline's batch that one worker gets."""
@@ -82,7 +87,7 @@ class Loss:
 
     @cached_property
     def parts(self) -> dict[Cause, float]:
-        """Percent of the step's time lost to each cause: medians over the repeats.
+        """Percent of the ranks' time lost to each cause: medians over the repeats.
 
         The parts of a repeat sum up to 100 − efficiency, their medians need not. The difference is shared out in
         proportion to the range of each part, so that the sum holds.
@@ -130,7 +135,9 @@ def _parts(loss: Loss, repeat: int, run: Measure) -> dict[Cause, float]:
     rest = sharing - oversubscription
     lost_ms |= {} if loss.is_unclear else {"small-batch": undisturbed - ideal}
     lost_ms |= {"oversubscription": oversubscription, "unclear" if loss.is_unclear else "memory": rest}
-    return {cause: ms / run.step_ms * 100 for cause, ms in lost_ms.items()}
+    workers = loss.cell.size / loss.ranks
+    parts = {cause: ms / run.step_ms * 100 * workers for cause, ms in lost_ms.items()}
+    return parts if workers == 1 else parts | {"servers": 100 * (1 - workers)}
 
 
 def _compute_ms(run: Measure) -> float:

@@ -6,7 +6,7 @@ from math import ceil, inf
 
 from manyhands import launch, spec, sync
 from manyhands.errors import UserError
-from manyhands.measurement.stats import median, paired, through
+from manyhands.measurement.stats import ratio, through
 from manyhands.record.labels import with_coverage
 from manyhands.record.sweep import Cause, Cell, Fit, Interval, Remedy, Row
 from manyhands.record.texts import count, in_brackets
@@ -152,7 +152,7 @@ def _more_machines(loss: Loss) -> Iterator[Remedy]:
     if loss.cell.engine not in PROCESSES | {"hybrid"} or loss.is_unclear:
         return
     crowding = loss.parts["memory"] + loss.parts["oversubscription"]
-    gain = ("at most", _gain_pct(loss, loss.step_ms * (1 - crowding / 100), cores=loss.cell.size))
+    gain = ("at most", _gain_pct(loss, loss.step_ms - loss.ms_of(crowding), cores=loss.cell.size))
     what, note = "Spread the workers over more machines", "if their network costs no more than exchanges do here"
     hosts = "--mpiexec 'mpiexec -hosts a,b'" if loss.cell.engine in ("mpi", "hybrid") else ""
     yield _remedy(_larger(loss, "memory", "oversubscription"), what, gain, hosts, note)
@@ -163,8 +163,8 @@ def _fastest(loss: Loss, tried: list[Row]) -> tuple[Row, Interval] | None:
     base, gains = rates(loss.measured, loss.cell), []
     for row in tried:
         if row.repeats:
-            ratio = median(paired(rates(loss.measured, row.cell), base))
-            gains.append((row, through(lambda value: (value - 1) * 100, ratio)))
+            faster = ratio(rates(loss.measured, row.cell), base)
+            gains.append((row, through(lambda value: (value - 1) * 100, faster)))
     return max(gains, key=lambda gain: gain[1].value, default=None)
 
 

@@ -25,6 +25,7 @@ def _row(measured: Measured, cell: Cell) -> Row:
     runs = measured.good(cell)
     row = Row(
         cell=cell,
+        ranks=measured.ranks(cell),
         repeats=len(runs),
         failed=_failures(measured, cell),
         oversubscribed=measured.ranks(cell) > measured.cores,
@@ -68,10 +69,12 @@ def _scaling(measured: Measured, cell: Cell) -> dict[str, object]:
     alone = rates(measured, measured.baseline(cell))
     if not alone:
         return {}
-    speed_up = stats.median(stats.paired(rates(measured, cell), alone))
+    ours, ranks = rates(measured, cell), measured.ranks(cell)
+    speed_up = stats.ratio(ours, alone)
     return {
         "speed_up": speed_up,
-        "efficiency": stats.through(lambda value: value / cell.size, speed_up),
+        "unpaired": stats.num_unpaired(ours, alone),
+        "efficiency": stats.through(lambda value: value / ranks, speed_up),
         "improvement_pct": stats.improvement_pct(speed_up.value),
         "karp_flatt": _karp_flatt(speed_up, cell.size) if measured.kind == "strong" else None,
     }

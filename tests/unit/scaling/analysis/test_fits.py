@@ -16,8 +16,10 @@ from manyhands.scaling.analysis.fits import (
     LAWS,
     MOST_WORKERS,
     USL,
+    Floats,
     Points,
     ScalingLaw,
+    best_workers,
     fits,
     intervals,
     peaks,
@@ -112,6 +114,41 @@ def test_intervals_hold_the_truth_as_often_as_they_promise(
         assert 0.9 <= share <= 0.99
 
 
+def _noise(shape: str, random: np.random.Generator, workers: Floats) -> Floats:
+    """Return relative times of runs."""
+    if shape == "skewed":
+        return 1 + 0.1 * random.exponential(size=workers.shape)
+    if shape == "two-humped":
+        return np.where(random.random(workers.shape) < 0.7, 1.0, 1.3) * random.lognormal(0, 0.01, workers.shape)
+    return 1 + 0.01 * workers * random.standard_normal(workers.shape)
+
+
+@pytest.mark.parametrize("repeats", [3, 7, 13])
+@pytest.mark.parametrize("shape", ["skewed", "two-humped", "noisier with more workers"])
+@pytest.mark.parametrize(("law", "truth"), [(AMDAHL, (0.05,)), (USL, (0.1, 0.01))])
+def test_so_do_they_for_other_noise_and_other_repeats(
+    law: ScalingLaw, truth: tuple[float, ...], shape: str, repeats: int
+) -> None:
+    random, best = np.random.default_rng(0), peaks(np.array(truth)[:, None]) if law is USL else None
+    n, repeat = np.tile(np.array(WORKERS, dtype=float), repeats), np.repeat(np.arange(repeats), len(WORKERS))
+    held, held_best = [], []
+    for _ in range(150):
+        slow = 0.05 * random.standard_normal(repeats)[repeat]
+        points = Points(n, np.log(RATE * law.speed_up(n, *truth)) + slow - np.log(_noise(shape, random, n)), repeat)
+        solution = solve(law, points)
+        found = intervals(law, solution)
+        held.append([p.low <= value <= p.high for p, value in zip(found, truth, strict=True)])
+        if (
+            best is not None
+            and (workers := best_workers(solution)) is not None
+            and all(p.high - p.low < 0.5 for p in found)
+        ):
+            held_best.append(workers.low <= best[0] <= workers.high)
+            assert workers.coverage_pct == 90
+    assert (np.mean(held, axis=0) >= 0.9).all()
+    assert not held_best or np.mean(held_best) >= 0.87
+
+
 def test_a_law_that_is_left_behind_ends_at_its_bound_and_says_how_far_it_is_off() -> None:
     slower = _sweep("strong", USL, (2.0, 0.0), noise=0.01)
     fit = _fit("strong", AMDAHL, *slower)
@@ -189,6 +226,8 @@ def test_a_single_repeat_is_fitted_too() -> None:
     fit = _fit("strong", AMDAHL, *_sweep("strong", AMDAHL, (0.1,), workers=(1, 2), repeats=1))
     serial = fit.parameters["serial"]
     assert [serial.value, serial.low, serial.high] == pytest.approx([0.1] * 3)
+    assert not serial.is_known, "one repeat tells nothing of the noise"
+    assert not fit.describes
 
 
 @settings(max_examples=40)

@@ -51,7 +51,8 @@ def test_beyond_the_cores_what_is_more_than_taking_turns_is_memory() -> None:
 def test_servers_take_part_in_crowding_the_cores() -> None:
     record = made_up_sweep("strong", (1, 2), ("mpi",), ("parameter-server",), **{**NOTHING, "sharing": 0.2, "cores": 2})
     parts = {part.cause: part.percent for part in finding_of(record, "mpi 2").parts}
-    assert parts["oversubscription"] == pytest.approx(100 * 0.2 / 1.2)
+    assert parts["oversubscription"] == pytest.approx(100 * 0.2 / 1.2 * 2 / 3)  # of the time of 3 ranks
+    assert parts["servers"] == pytest.approx(100 / 3)
     assert parts["memory"] == pytest.approx(0, abs=1e-9)
 
 

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from made_up import made_up_cells, made_up_measures
+from made_up import finding_of, made_up_cells, made_up_measures, made_up_sweep
 
 from manyhands.record.sweep import Cell, Kind, Measure, Row
+from manyhands.report.tables.sweeps import notes
 from manyhands.scaling.analysis.measured import Measured
 from manyhands.scaling.analysis.rows import rows
 
@@ -155,3 +156,34 @@ def test_a_row_is_oversubscribed_when_its_ranks_outnumber_the_cores_servers_incl
 ) -> None:
     cells = made_up_cells("strong", (1, 4), ("mpi",), (sync,))
     assert _row(rows(Measured("strong", cells, [], cores)), "mpi 4").oversubscribed is crowded
+
+
+@pytest.mark.parametrize("kind", ["strong", "weak"])
+@pytest.mark.parametrize(("sync", "ranks"), [("allreduce", 4), ("parameter-server", 5), ("async-server:servers=2", 6)])
+def test_efficiency_counts_the_cores_of_servers_and_the_losses_sum_up_to_the_rest(
+    kind: Kind, sync: str, ranks: int
+) -> None:
+    record = made_up_sweep(kind, (1, 4), ("mpi",), (sync,))
+    row, finding = _row(record.rows, "mpi 4"), finding_of(record, "mpi 4")
+    assert row.ranks == ranks
+    assert row.speed_up
+    assert row.efficiency
+    assert row.efficiency.value == pytest.approx(row.speed_up.value / ranks)
+    assert sum(part.percent for part in finding.parts) == pytest.approx(100 * (1 - row.efficiency.value))
+    servers = {part.cause: part.percent for part in finding.parts}.get("servers", 0.0)
+    assert servers == pytest.approx(100 * (ranks - 4) / ranks)
+    noted = "efficiency counts the cores of servers, too: speed-up / (workers + servers)"
+    assert (noted in notes(record)) == (ranks > 4)
+
+
+def test_speed_ups_against_the_baseline_of_another_repeat_are_counted_and_said() -> None:
+    failing = {f"baseline serial 1 allreduce batch 64 repeat {i}": "killed" for i in (1, 3)}
+    record = made_up_sweep("strong", (1, 2), ("mpi",), failing=failing)
+    row = _row(record.rows, "mpi 2")
+    assert (row.unpaired, row.repeats) == (2, 5)
+    assert row.speed_up
+    assert row.speed_up.coverage_pct == 75, "three pairs are all that is independent"
+    says = "2 of 5 speed-ups are against the baseline of another repeat, since the baseline of the same repeat failed"
+    assert f"mpi ×2: {says}" in notes(record)
+    assert f"{says}." in finding_of(record, "mpi 2").sentences
+    assert not any("another repeat" in note for note in notes(made_up_sweep("strong", (1, 2), ("mpi",))))
