@@ -263,7 +263,8 @@ def _foretold(drawn: Sequence[Curve]) -> str:
 
 def _sizes(drawn: Sequence[Curve]) -> set[int]:
     """Return the numbers of workers of the curves, predicted ones included."""
-    return {row.cell.size for curve in drawn for row in (*curve.rows, *curve.predicted)}
+    measured = {row.cell.size for curve in drawn for row in curve.rows}
+    return measured | {row.cell.size for curve in drawn for row in curve.predicted}
 
 
 def _workers(drawn: Sequence[Curve]) -> Axis:

@@ -1,6 +1,5 @@
 """Predictions beside a sweep, for rows that cannot be measured here: more ranks than cores, or a missing engine."""
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -8,10 +7,10 @@ from typing import Any
 from manyhands.calibration.engines import MODELS
 from manyhands.errors import ManyhandsError, UserError
 from manyhands.launch.user_folder import calibration_path
-from manyhands.record.calibration import Calibration, open_calibration
+from manyhands.record.calibration import open_calibration
 from manyhands.record.simulation import Estimate, SimulationRow
 from manyhands.record.sweep import Cell, Interval, Kind, Prediction, Predictions, Row
-from manyhands.record.texts import count, duration
+from manyhands.record.texts import count
 from manyhands.simulation.simulate import simulate
 
 COVERAGE_PCT = 90.0
@@ -45,7 +44,8 @@ def predict_rows(kind: Kind, task: str, rows: Sequence[Row], options: Mapping[st
             predictions.rows += _predicted(kind, task, cells, notes)
         except ManyhandsError as error:
             notes[f"{cells[0].cell.series} is not predicted: {error}"] = None
-    predictions.source = source(calibration, time.time()) if predictions.rows else ""
+    made = f"the calibration of {calibration.made}, {calibration.circumstances()}"
+    predictions.source = made if predictions.rows else ""
     predictions.notes = list(notes)
     return predictions
 
@@ -58,17 +58,6 @@ def check_options(options: Mapping[str, Any]) -> None:
     if other:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in other)
         raise UserError(f"the calibration does not know {names}")
-
-
-def source(calibration: Calibration, now_s: float) -> str:
-    """Name a calibration by its time, its age, and the load that it was taken under."""
-    try:
-        age_s = now_s - time.mktime(time.strptime(calibration.made, "%Y-%m-%d %H:%M:%S"))
-    except ValueError:
-        age_s = math.nan
-    age = f"{age_s / 86400:.0f} days" if age_s >= 2 * 86400 else duration(max(0.0, age_s))
-    load = f"taken while {calibration.others}" if calibration.others else "whose load is not known"
-    return f"the calibration of {calibration.made} ({age} old), {load}"
 
 
 def _alike(kind: Kind, rows: Sequence[Row]) -> Iterator[list[Row]]:
@@ -90,13 +79,15 @@ def _predicted(kind: Kind, task: str, rows: Sequence[Row], notes: dict[str, None
         raise UserError(f"engine {cell.engine} cannot be calibrated")
     if cell.image_size or cell.replicate > 1 or (kind == "weak" and cell.batch_size == "full"):
         raise UserError("the calibration is of the task's own images and data")
+    batch: dict[str, Any] = {"batch_per_worker" if kind == "weak" else "batch_size": _batch(kind, cell)}
     record = simulate(
         task,
         workers=[row.cell.size for row in rows],
         engine=cell.engine,
         syncs=[cell.sync],
         say=lambda sentence: notes.setdefault(sentence),
-        **{"batch_per_worker" if kind == "weak" else "batch_size": _batch(kind, cell)},
+        probe=False,  # its two seconds would come out of the sweep's budget
+        **batch,
     )
     by_workers = {row.workers: row for row in record.rows}
     # A simulation that is interrupted returns the rows that it has.

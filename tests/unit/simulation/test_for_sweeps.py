@@ -1,19 +1,17 @@
 """Predictions beside a sweep: for rows that cannot be measured, apart from those that were, with their calibration."""
 
-import time
 from pathlib import Path
 
 import made_up_machine
 import pytest
 from made_up import made_up_sweep
 
-from manyhands.record.run import Others
 from manyhands.record.sweep import Kind, Predictions, Row, SweepRecord
 from manyhands.report.sweep_figures import sweep_figures
 from manyhands.report.tables.predicted import prediction_notes, predictions_table
 from manyhands.report.tables.sweeps import ON_PAGE, numbers_table, scaling_tables
 from manyhands.simulation import for_sweeps
-from manyhands.simulation.for_sweeps import predict_rows, source
+from manyhands.simulation.for_sweeps import predict_rows
 from manyhands.simulation.simulate import simulate
 
 OPTIONS = {"blas_threads": 1}
@@ -88,15 +86,6 @@ def test_predictions_take_no_more_than_their_time(calibrated: Path) -> None:
     predictions = predict_rows("strong", "mlp", missing, OPTIONS, 0)
     assert predictions.rows == []
     assert predictions.notes == ["there was no time to predict all rows that cannot be measured here"]
-
-
-def test_a_calibration_is_named_with_its_age_and_its_load() -> None:
-    calibration = made_up_machine.calibration()
-    then_s = time.mktime(time.strptime(calibration.made, "%Y-%m-%d %H:%M:%S"))
-    assert "(3 days old), whose load is not known" in source(calibration, then_s + 3 * 86400)
-    others = Others(host="here", cores=0.5, of=2.0, wanted=2)
-    busy = calibration.model_copy(update={"others": others})
-    assert f"(1 h 30 min old), taken while {others}" in source(busy, then_s + 5400)
 
 
 def test_predictions_stay_apart_from_what_was_measured(calibrated: Path) -> None:

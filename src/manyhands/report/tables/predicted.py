@@ -11,7 +11,7 @@ CAPTION = "Predicted, not measured: a machine like this one with a core for each
 def predictions_table(record: SweepRecord) -> Table:
     """Return the table of the predictions, without rows where there are none."""
     rows = record.predictions.rows
-    names = cell_names(row.cell for row in [*record.rows, *rows])
+    names = cell_names([*(row.cell for row in record.rows), *(row.cell for row in rows)])
     columns: list[Column[Prediction]] = [
         Column("predicted run", lambda row: names[row.cell.key], left=True),
         Column("ranks", lambda row: f"{row.ranks}", "Workers and servers.", drop=4),

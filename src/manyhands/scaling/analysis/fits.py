@@ -217,7 +217,8 @@ def _rate(law: ScalingLaw, points: Points, solution: Solution) -> Interval:
     if repeats > 1:
         spread = by_repeat.std(ddof=1) / math.sqrt(repeats)
         likely = likely + spread * np.random.default_rng(1).standard_t(repeats - 1, DRAWS)
-    return _around(math.exp(speeds.mean()), *np.exp(np.percentile(likely, LEVELS)), _drawn_coverage(solution))
+    low, high = np.exp(np.percentile(likely, LEVELS))
+    return _around(math.exp(speeds.mean()), low, high, _drawn_coverage(solution))
 
 
 def best_workers(solution: Solution) -> Interval | None:
@@ -225,7 +226,8 @@ def best_workers(solution: Solution) -> Interval | None:
     best, *_ = peaks(solution.parameters[:, None])
     if best >= MOST_WORKERS:
         return None
-    return _around(best, *np.percentile(peaks(_draw(solution)), LEVELS, method="nearest"), _drawn_coverage(solution))
+    low, high = np.percentile(peaks(_draw(solution)), LEVELS, method="nearest")
+    return _around(best, low, high, _drawn_coverage(solution))
 
 
 def peaks(parameters: Floats) -> Floats:
