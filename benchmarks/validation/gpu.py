@@ -27,6 +27,7 @@ from manyhands.measurement.measure import figures
 from manyhands.record.simulation import LEDGER, Validation
 from manyhands.record.sweep import Measure
 from manyhands.simulation.simulate import simulate
+from manyhands.validation.closing import calibrate
 from manyhands.validation.validate import PredictedCase, compared
 
 BATCHES = "50,200,1250,5000"
@@ -55,7 +56,10 @@ def main() -> None:
     for task in request.tasks.split(","):
         path = out / f"calibration-{task}.json"
         tell(f"calibrating {task}")
-        calibrate_gpu([task], path=path, device=request.device, budget_s=request.budget, say=tell)
+        if request.device == "cuda":
+            calibrate([task], path=path, device="cuda", budget_s=request.budget, say=tell)
+        else:
+            calibrate_gpu([task], path=path, device=request.device, budget_s=request.budget, say=tell)
         cases += predicted(task, batches, path, out)
     tell(f"predicted {len(cases)} cases")
     for turn in range(request.rounds):

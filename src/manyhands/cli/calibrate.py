@@ -130,13 +130,14 @@ def _calibrate_gpu(names: Sequence[str], request: dict[str, Any], *, as_json: bo
     budget_s = parse_duration(request.pop("budget", BUDGET))
     for name in names:
         check_early(name, {})
-    from manyhands.calibration.gpu.calibrate import calibrate_gpu  # imports torch: a bad request is refused before
     from manyhands.request import absolute
+    from manyhands.validation.closing import calibrate as measure  # imports torch: a bad request is refused before
 
     path = request.pop("calibration", None) or calibration_path("cuda")
     with meter() as tell:
-        calibration = calibrate_gpu(
+        calibration = measure(
             names,
+            device="cuda",
             **request,
             path=path,
             budget_s=budget_s,

@@ -3,7 +3,7 @@
 The logarithm of measured over predicted time has a mean, which is what the model gets wrong in every run or what the
 machine did in that minute, and a deviation, which is how runs differ. The mean is corrected for as far as it exceeds
 its standard error (James and Stein 1961), by a half where there is one calibration, and by more where several agree;
-the deviation, and what is left of the mean, widen the interval.
+the deviation, what is left of the mean, and how the means of several strategies differ, widen the interval.
 """
 
 import math
@@ -72,7 +72,8 @@ def correction(calibration: Calibration, task: str, engine: str, *, workers: int
     variance = (squares + borrowed * squares_of_all / freedom_of_all) / (freedom + borrowed)
     error = math.sqrt(variance / min(len(group.logs) for group in alike))
     kept = systematic * max(0.0, 1 - (error / mean) ** 2) if mean else 0.0
-    deviation = math.hypot(math.sqrt(variance), error, mean - kept)
+    between = float(np.std([np.mean(group.logs) for group in of_engine]))  # other strategies may differ as much
+    deviation = math.hypot(math.sqrt(variance), error, mean - kept, between)
     return Correction(math.exp(kept), float(stdtrit(freedom + borrowed, LEVEL)) * deviation)
 
 

@@ -15,9 +15,10 @@ import numpy as np
 from manyhands import launch, sync
 from manyhands.calibration.calibrate import Progress
 from manyhands.calibration.calibrate import calibrate as measure_machine
+from manyhands.calibration.gpu.calibrate import calibrate_gpu
 from manyhands.errors import UserError
 from manyhands.machine import facts
-from manyhands.measurement.measure import figures
+from manyhands.measurement.measure import figures, measure
 from manyhands.record.calibration import Calibration, ClosingRun
 from manyhands.run import train
 from manyhands.simulation.simulate import simulate
@@ -30,6 +31,8 @@ ROUNDS = 6
 """Most runs of each configuration."""
 START_S = 5.0
 """Assumed time to start a run of several processes, until one has been started."""
+TIMEOUT_S = 120.0
+"""Seconds that a run on a GPU may take."""
 STRATEGIES = ("allreduce", "parameter-server")
 """Strategies of the runs: one by collective calls, one with a server."""
 
@@ -40,6 +43,7 @@ Observe = Callable[[Progress], None]
 class _Case:
     """A configuration to run."""
 
+    device: str
     task: str
     engine: str
     sync: str
@@ -59,35 +63,39 @@ class _Case:
     def run(self) -> None:
         """Train for some steps, and keep the time of a step."""
         begun_s = time.perf_counter()
+        names = ("device", "engine", "workers", "sync", "batch_size")
+        options: dict[str, Any] = {name: getattr(self, name) for name in names}
         steps = int(np.clip(RUN_S * 1e3 / self.predicted_ms, *STEPS))
+        options |= {"blas_threads": 1, "steps": steps, "eval_every": NEVER}
         with tempfile.TemporaryDirectory(prefix="manyhands-") as folder:
-            record = train(
-                self.task,
-                engine=self.engine,
-                workers=self.workers,
-                sync=self.sync,
-                batch_size=self.batch_size,
-                blas_threads=1,
-                steps=steps,
-                eval_every=NEVER,
-                out=folder,
-            )
-        if record.status == "interrupted":
-            raise KeyboardInterrupt
-        self.measured_ms.append(figures(record).step_ms)
+            if self.device == "cpu":
+                self.measured_ms.append(_step_ms(self.task, options, folder))
+            else:  # in a process of its own, since GPUs differ from process to process
+                run = measure(self.task, options, Path(folder), timeout_s=TIMEOUT_S)
+                self.measured_ms += [] if run.failed else [run.step_ms]
         self.takes_s = time.perf_counter() - begun_s
 
     def closing(self) -> ClosingRun:
         """Return prediction and runs."""
-        names = ("engine", "task", "sync", "workers", "servers", "batch_size", "predicted_ms", "measured_ms")
-        return ClosingRun(**{name: getattr(self, name) for name in names})
+        return ClosingRun(**{name: getattr(self, name) for name in ClosingRun.model_fields})
 
 
-def calibrate(task_names: Sequence[str], **options: Any) -> Calibration:
-    """Measure tasks and engines, run them for real, and add both to the machine's file; see `calibration.calibrate`.
+def _step_ms(task: str, options: dict[str, Any], folder: str) -> float:
+    """Train with these options in this process, but for the ranks of MPI; return the time of a step."""
+    record = train(task, **options, out=folder)
+    if record.status == "interrupted":
+        raise KeyboardInterrupt
+    return figures(record).step_ms
+
+
+def calibrate(task_names: Sequence[str], *, device: str = "cpu", **options: Any) -> Calibration:
+    """Measure tasks, run them for real, and add both to the machine's file; options as of `calibration.calibrate`, or
+    of `calibration.gpu.calibrate` where the device is cuda.
 
     >>> calibrate(["mlp"], path=Path("here.json"))  # doctest: +SKIP
     """
+    if device == "cuda":
+        return calibrate_gpu(task_names, close=close_loop, **options)
     return measure_machine(task_names, close=close_loop, **options)
 
 
@@ -117,8 +125,14 @@ def close_loop(
 
 
 def _cases(calibration: Calibration, task: str) -> Iterator[_Case]:
-    """Yield what to run of one task: one worker, and of each engine as many as were measured, on a core each."""
+    """Yield what to run of one task: one worker, and of each engine as many as were measured, on a core each.
+
+    Of GPUs, one: calls between several are measured where there are several, and predicted by a formula elsewhere.
+    """
     engines, room = calibration.engines(task), facts.cores()
+    if calibration.device != "cpu":
+        yield from _predicted(calibration, task, engines[0], "allreduce", [1])
+        return
     for engine in engines:
         comm = calibration.comms[engine]
         counts = sorted({2, comm.ranks})
@@ -132,11 +146,13 @@ def _cases(calibration: Calibration, task: str) -> Iterator[_Case]:
 
 
 def _predicted(calibration: Calibration, task: str, engine: str, spec: str, workers: list[int]) -> Iterator[_Case]:
-    record = simulate(task, workers=workers, syncs=spec, engine=engine, calibration=calibration, probe=False)
+    about: dict[str, Any] = {"syncs": spec, "engine": engine, "device": calibration.device}
+    record = simulate(task, workers=workers, calibration=calibration, probe=False, **about)
     for row in record.rows:
         one = row.workers + row.servers == 1
-        start_s = 0.5 if one or engine == "threads" else START_S
+        start_s = 0.5 if calibration.device == "cpu" and (one or engine == "threads") else START_S
         yield _Case(
+            device=calibration.device,
             task=task,
             engine="serial" if one else engine,
             sync=row.sync,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from manyhands.calibration.calibrate import Progress, check_writable
+from manyhands.calibration.calibrate import CLOSING, Close, Progress, check_writable
 from manyhands.calibration.counts import Counts, count
 from manyhands.calibration.gpu.calls import ENGINE, add_rate, formula_costs, launch_us, measured_costs, time_copies
 from manyhands.calibration.gpu.steps import RATE, GpuPoint, GpuTask, Passes, time_passes
@@ -75,18 +75,21 @@ def calibrate_gpu(
     link: str = "",
     budget_s: float = 60.0,
     spent_s: float = 0.0,
+    close: Close | None = None,
     observe: Callable[[Progress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> Calibration:
     """Measure tasks on one GPU, and the calls between GPUs if there are several; add the times to the file, and return
     it.
 
-    With one GPU, calls follow a formula for `link`: nvlink or pcie. `device` is `cpu` in tests alone.
+    With one GPU, calls follow a formula for `link`: nvlink or pcie. `close` makes the real runs at the end, by which
+    predictions are corrected. `device` is `cpu` in tests alone.
 
     >>> calibrate_gpu(["mlp"], path=Path("gpu.json"))  # doctest: +SKIP
     """
     clock = Clock(budget_s, spent_s)
-    clock.reserve_s = END_S
+    closing_s = CLOSING * budget_s if close else 0.0
+    clock.reserve_s = END_S + closing_s
     check_not_importing()
     check(outer_world() is None, "calibrate starts its own workers; run it without mpiexec, srun or torchrun")
     if link and link not in GPU_LINKS:
@@ -129,6 +132,8 @@ def calibrate_gpu(
     )
     if newer.others is not None and newer.others.disturbed:
         say(f"{newer.others} during the calibration, which slows the host that hands work to the GPU; calibrate again")
+    if close:
+        newer = newer.model_copy(update={"closing": close(newer, clock.left_s + closing_s, observe, say)})
     with alone_in(path.parent):  # another calibration may have added to the file meanwhile
         before = _read_before(path, lambda sentence: None)
         whole = before.joined(newer) if before is not None else newer
