@@ -1,5 +1,6 @@
 """`manyhands reproduce`: rebuild a paper's tables beside its published figures."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,10 @@ def reproduce(
         int | None, typer.Option(help="Runs of each setting, in turn. [3, or 1 with --quick]", show_default=False)
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest one that was stopped.")] = False,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Seconds after which it stops; runs that would take longer are left for --resume."),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder of all reproductions.")] = OUT,
     json: Json = False,
 ) -> None:
@@ -47,7 +52,9 @@ def reproduce(
         _list()
         return
     with _progress() as observe:
-        record = rebuild(paper, quick=quick, repeats=repeats, out=out, resume=resume, observe=observe)
+        record = rebuild(
+            paper, quick=quick, repeats=repeats, out=out, resume=resume, budget_s=budget or math.inf, observe=observe
+        )
     folder = ReproductionDir(out / record.id)
     write_atomically(folder.markdown, papers.markdown(record))
     show(record, people if json else results)

@@ -7,6 +7,8 @@ from typing import Any, Literal, final
 
 from manyhands.record.papers import FigureKind
 
+RAY_S = 6.0
+"""Estimated time to start and end a Ray of one machine."""
 NUMBER = re.compile(r"[-−]?\d[\d,]*(?:\.\d+)?")
 
 
@@ -17,6 +19,12 @@ class HostFacts:
 
     cores: int
     gpus: int = 0
+    ray: bool = True
+
+    @property
+    def lacks_ray(self) -> str:
+        """Why nothing can be run on Ray; empty where it is installed."""
+        return "" if self.ray else "needs Ray, which is not installed here"
 
     @property
     def lacks_gpu(self) -> str:
@@ -95,13 +103,15 @@ class Setting:
     @property
     def workers(self) -> int:
         """Workers that compute at once in the paper, each on its own core: threads, processes, or nodes."""
-        return int(self.options.get("nodes") or self.options.get("workers", 1) * self.threads)
+        given = self.options
+        return int(given.get("nodes") or given.get("workers", 1) * self.threads * given.get("blas_threads", 1))
 
     @property
     def about_s(self) -> float:
         """Estimated time of a run on 2 cores, with starting its processes."""
-        alone = self.options.get("engine", "serial") in ("serial", "threads")
-        return 3.0 + (0.0 if alone else 0.8 * self.options.get("workers", 1)) + self.work_s
+        engine, workers = self.options.get("engine", "serial"), self.options.get("workers", 1)
+        start_s = 0.0 if engine in ("serial", "threads") else 0.8 * workers
+        return 3.0 + start_s + (RAY_S if engine == "ray" else 0.0) + self.work_s
 
     def shortened(self) -> "Setting | None":
         """Return the setting that `--quick` runs instead; None where it runs nothing."""

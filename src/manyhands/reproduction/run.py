@@ -1,5 +1,6 @@
 """Run every setting of the papers several times, in turn, and compare the figures with the published ones."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -55,7 +56,7 @@ NOBODY = Observer()
 def this_machine() -> HostFacts:
     """Return the hardware of this machine."""
     hardware = facts.hardware()
-    return HostFacts(hardware["cores"], len(hardware["gpus"]))
+    return HostFacts(hardware["cores"], len(hardware["gpus"]), ray=bool(facts.version("ray")))
 
 
 def reproduce(
@@ -65,10 +66,13 @@ def reproduce(
     repeats: int | None = None,
     out: str | Path = "reproductions",
     resume: bool = False,
+    budget_s: float = math.inf,
     observe: Observer = NOBODY,
     take: Take = take_once,
 ) -> ReproductionRecord:
     """Reproduce the tables of the paper with this number, or of `all`, beside the published figures.
+
+    Runs that are not expected to end within `budget_s` are left for a resumed reproduction.
 
     >>> record = reproduce("001", quick=True)  # doctest: +SKIP
     """
@@ -76,6 +80,7 @@ def reproduce(
     papers = papers_of(number, machine)
     check(outer_world() is None, "a reproduction starts its own workers; run it without mpiexec, srun or torchrun")
     check(repeats is None or repeats >= 1, f"repeats must be at least 1, got {repeats}")
+    check(budget_s > 0, f"budget must be more than 0 s, got {budget_s:g}")
     if resume:
         check(repeats is None, "a resumed reproduction keeps its repeats; leave --repeats out")
         folder = to_resume(Path(out), number, quick=quick)
@@ -84,10 +89,10 @@ def reproduce(
     with own(folder.path, f"reproduction '{folder.path.name}'", observe.say):
         reproduction = _Reproduction(folder, papers, machine, observe, take)
         try:
-            reproduction.run()
+            is_whole = reproduction.run(time.perf_counter() + budget_s)
         except KeyboardInterrupt:
-            return reproduction.finish("interrupted")
-        return reproduction.finish("complete")
+            is_whole = False
+        return reproduction.finish("complete" if is_whole else "interrupted")
 
 
 def plan(papers: Iterable[Paper], *, quick: bool) -> list[Setting]:
@@ -98,13 +103,11 @@ def plan(papers: Iterable[Paper], *, quick: bool) -> list[Setting]:
 
 
 def rounds(settings: Sequence[Setting], repeats: int) -> list[tuple[int, Setting]]:
-    """Return all runs in their order: every second repeat goes backwards, so that none always follows the same."""
-    return [
-        (repeat, setting)
-        for repeat in range(repeats)
-        for setting in settings[:: -1 if repeat % 2 else 1]
-        if repeat == 0 or not setting.once
-    ]
+    """Return all runs in their order: every second repeat goes backwards, so that none always follows the same, and
+    long ones that are run once come last."""
+    often, once = ([setting for setting in settings if setting.once == is_once] for is_once in (False, True))
+    repeated = [(repeat, setting) for repeat in range(repeats) for setting in often[:: -1 if repeat % 2 else 1]]
+    return [*repeated, *((0, setting) for setting in once)]
 
 
 def about_s(papers: Iterable[Paper], *, quick: bool, repeats: int) -> float:
@@ -151,13 +154,17 @@ class _Reproduction:
         self._begun = time.perf_counter()
         self._failures: Counter[str] = Counter()
 
-    def run(self) -> None:
-        """Run every repeat of every setting that has not succeeded yet."""
+    def run(self, end_s: float) -> bool:
+        """Run every repeat of every setting that has not succeeded yet; return whether there was time for all."""
         known = {(run.setting, run.repeat) for run in self._taken}
         runs = rounds(self._settings, self._record.repeats)
         self._announce(sum((setting.key, repeat) not in known for repeat, setting in runs))
+        is_whole = True
         for i, (repeat, setting) in enumerate(runs):
             if (setting.key, repeat) in known or self._failures[setting.key] >= MAX_FAILURES:
+                continue
+            if time.perf_counter() + self._left_s([(repeat, setting)]) > end_s:
+                is_whole = False
                 continue
             self._observe.pulse(ReproductionPulse(setting, repeat, i, len(runs), self._left_s(runs[i:])))
             run = self._take(setting, self._folder, repeat)
@@ -165,6 +172,7 @@ class _Reproduction:
             self._taken.append(run)
             append_lines(self._folder.taken, [run])
             self._observe.pulse(ReproductionPulse(setting, repeat, i + 1, len(runs), self._left_s(runs[i + 1 :]), run))
+        return is_whole
 
     def finish(self, status: Literal["complete", "interrupted"]) -> ReproductionRecord:
         """Compare the runs with the papers, and write the record."""

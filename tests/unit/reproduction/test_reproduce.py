@@ -94,6 +94,21 @@ def test_a_stopped_one_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [*before, *after] == whole
 
 
+def test_what_does_not_fit_the_budget_is_left_for_later(tmp_path: Path) -> None:
+    before: list[tuple[str, int]] = []
+    shortest_s = min(setting.about_s for setting in plan_of("003", quick=False))
+    some = reproduce("003", out=tmp_path, take=taker(before), budget_s=1.5 * shortest_s)
+    assert some.status == "interrupted"
+    assert before
+    assert not any("epochs=5" in key for key, _ in before)
+    after: list[tuple[str, int]] = []
+    whole = reproduce("003", out=tmp_path, resume=True, take=taker(after))
+    assert whole.status == "complete"
+    assert not set(before) & set(after)
+    with pytest.raises(UserError, match="budget must be more than 0 s, got -1"):
+        reproduce("003", out=tmp_path, budget_s=-1, take=taker([]))
+
+
 def test_one_that_is_going_on_is_not_resumed(tmp_path: Path) -> None:
     stopped = reproduce("001", quick=True, out=tmp_path, take=stopping([], 3))
     after: list[tuple[str, int]] = []
@@ -113,11 +128,11 @@ def test_a_line_that_was_cut_off_is_measured_again(tmp_path: Path) -> None:
     assert all(json.loads(line) for line in folder.taken.read_text().splitlines())
 
 
-def plan_of(number: str) -> list[Setting]:
+def plan_of(number: str, *, quick: bool = True) -> list[Setting]:
     from manyhands.reproduction.papers import papers_of
     from manyhands.reproduction.run import this_machine
 
-    return plan(papers_of(number, this_machine()), quick=True)
+    return plan(papers_of(number, this_machine()), quick=quick)
 
 
 def test_what_failed_is_tried_again_when_going_on(tmp_path: Path) -> None:
