@@ -64,6 +64,8 @@ class Setting:
     command: Literal["train", "crossval", "profile"] = "train"
     work_s: float
     """Estimated training time on 2 cores, only to announce the total time."""
+    rows: int = 0
+    """Rows of each worker where the batch grows with the workers; 0 where they share the task's batch."""
     once: bool = False
     """Whether one run is enough: for figures that do not depend on how busy the machine is."""
     quick: Mapping[str, Any] | None = field(default_factory=dict)
@@ -221,12 +223,19 @@ class Paper:
 
     number: str
     title: str
+    by: str
+    """Authors, place and year, as far as it tells."""
     about: str
     """One line: network, data, how it was parallelised."""
     rebuilds: str
     """One line: its tables."""
     tables: tuple[PaperTable, ...]
     claims: tuple[Claim, ...] = ()
+    network: str = ""
+    """Predefined cluster whose network the paper names; without it, predictions are of one host with more cores."""
+    story: str = ""
+    """Paragraph of the document: what it found, what we find, what it could not know. `{TABLE/ROW/COLUMN/WHOSE}` stands
+    for a figure, whose is `paper`, a number of cores, or `predicted`."""
 
     def settings(self) -> Iterator[Setting]:
         """Yield all runs that the paper needs; one may come several times."""

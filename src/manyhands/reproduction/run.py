@@ -12,12 +12,13 @@ from manyhands.errors import check
 from manyhands.launch.environment import outer_world
 from manyhands.machine import facts
 from manyhands.record.owner import own
-from manyhands.record.papers import ReproductionDir, ReproductionRecord, Taken
+from manyhands.record.papers import Prediction, ReproductionDir, ReproductionRecord, Taken
 from manyhands.record.store import append_lines, writing_below
 from manyhands.reproduction.base import HostFacts, Paper, Setting
 from manyhands.reproduction.child import take as take_once
 from manyhands.reproduction.compare import compare
 from manyhands.reproduction.papers import papers_of
+from manyhands.reproduction.predict import calibrations, needed, not_simulated, predict
 from manyhands.reproduction.readings import Readings
 from manyhands.reproduction.store import read_taken, to_resume
 from manyhands.reproduction.verdict import RULES
@@ -33,8 +34,8 @@ Take = Callable[[Setting, ReproductionDir, int], Taken]
 class ReproductionPulse:
     """The progress of a reproduction, for the progress bar."""
 
-    setting: Setting
-    repeat: int
+    name: str
+    """Of the setting or the calibration."""
     done: int
     total: int
     left_s: float
@@ -104,10 +105,11 @@ def plan(papers: Iterable[Paper], *, quick: bool) -> list[Setting]:
 
 def rounds(settings: Sequence[Setting], repeats: int) -> list[tuple[int, Setting]]:
     """Return all runs in their order: every second repeat goes backwards, so that none always follows the same, and
-    long ones that are run once come last."""
-    often, once = ([setting for setting in settings if setting.once == is_once] for is_once in (False, True))
-    repeated = [(repeat, setting) for repeat in range(repeats) for setting in often[:: -1 if repeat % 2 else 1]]
-    return [*repeated, *((0, setting) for setting in once)]
+    long ones that are run once come after the first repeat of the others."""
+    first = sorted(settings, key=lambda setting: setting.once)
+    often = [setting for setting in settings if not setting.once]
+    again = [(repeat, setting) for repeat in range(1, repeats) for setting in often[:: -1 if repeat % 2 else 1]]
+    return [*((0, setting) for setting in first), *again]
 
 
 def about_s(papers: Iterable[Paper], *, quick: bool, repeats: int) -> float:
@@ -151,28 +153,56 @@ class _Reproduction:
         self._record = folder.read()
         self._settings = plan(papers, quick=self._record.quick)
         self._taken = read_taken(folder)
+        self._predictions = self._record.predictions
         self._begun = time.perf_counter()
         self._failures: Counter[str] = Counter()
 
     def run(self, end_s: float) -> bool:
-        """Run every repeat of every setting that has not succeeded yet; return whether there was time for all."""
+        """Predict, then run every repeat of every setting, but what has succeeded before; return whether all is done.
+
+        What would take longer than until `end_s` is left out.
+        """
         known = {(run.setting, run.repeat) for run in self._taken}
         runs = rounds(self._settings, self._record.repeats)
         self._announce(sum((setting.key, repeat) not in known for repeat, setting in runs))
-        is_whole = True
+        is_whole = self._predict(end_s, len(runs))
         for i, (repeat, setting) in enumerate(runs):
             if (setting.key, repeat) in known or self._failures[setting.key] >= MAX_FAILURES:
                 continue
             if time.perf_counter() + self._left_s([(repeat, setting)]) > end_s:
                 is_whole = False
                 continue
-            self._observe.pulse(ReproductionPulse(setting, repeat, i, len(runs), self._left_s(runs[i:])))
+            self._observe.pulse(ReproductionPulse(setting.name, i, len(runs), self._left_s(runs[i:])))
             run = self._take(setting, self._folder, repeat)
             self._failures[setting.key] += bool(run.failed)
             self._taken.append(run)
             append_lines(self._folder.taken, [run])
-            self._observe.pulse(ReproductionPulse(setting, repeat, i + 1, len(runs), self._left_s(runs[i + 1 :]), run))
+            left_s = self._left_s(runs[i + 1 :])
+            self._observe.pulse(ReproductionPulse(setting.name, i + 1, len(runs), left_s, run))
         return is_whole
+
+    def _predict(self, end_s: float, num_runs: int) -> bool:
+        """Predict settings with more workers than cores; return whether there was time for all calibrations."""
+        if self._record.quick:
+            return True
+        known = {prediction.setting for prediction in self._predictions if not prediction.failed}
+        needs = [need for need in needed(self._papers, self._machine.cores) if need.setting.key not in known]
+        self._keep_predictions(list(not_simulated(needs)))
+        is_whole = True
+        for calibrated in calibrations(needs):
+            if time.perf_counter() + calibrated.about_s > end_s:
+                is_whole = False
+                continue
+            self._observe.pulse(ReproductionPulse(calibrated.name, 0, num_runs, calibrated.about_s))
+            self._keep_predictions(predict(calibrated, needs, self._folder.calibration, self._observe.say))
+        return is_whole
+
+    def _keep_predictions(self, newer: list[Prediction]) -> None:
+        """Add predictions to those of before, and write them at once: a calibration takes a minute."""
+        again = {prediction.setting for prediction in newer}
+        self._predictions = [kept for kept in self._predictions if kept.setting not in again] + newer
+        self._record = self._record.model_copy(update={"predictions": self._predictions})
+        self._folder.write(self._record)
 
     def finish(self, status: Literal["complete", "interrupted"]) -> ReproductionRecord:
         """Compare the runs with the papers, and write the record."""
@@ -181,7 +211,7 @@ class _Reproduction:
             update={
                 "status": status,
                 "wall_s": self._record.wall_s + time.perf_counter() - self._begun,
-                "papers": [compare(paper, readings, self._machine.cores) for paper in self._papers],
+                "papers": [compare(paper, readings, self._machine.cores, self._predictions) for paper in self._papers],
                 "taken": self._taken,
             }
         )
@@ -199,7 +229,18 @@ class _Reproduction:
             self._observe.say(
                 "--quick: fewer steps, one repeat; rows that it leaves out, or cuts the data of, are not judged"
             )
+        else:
+            self._announce_predictions()
         self._observe.say(f"{runs} runs to do")
+
+    def _announce_predictions(self) -> None:
+        needs = needed(self._papers, self._machine.cores)
+        if tasks := calibrations(needs):
+            minutes = sum(task.about_s for task in tasks) / 60
+            self._observe.say(
+                f"{len(needs)} settings have more workers than the {self._machine.cores} cores here and are predicted, "
+                f"too, from calibrations of {len(tasks)} tasks, about {minutes:.0f} min where there are none yet"
+            )
 
     def _left_s(self, runs: Sequence[tuple[int, Setting]]) -> float:
         """Estimate the time of `runs`: as expected, times how much longer than expected the others took."""

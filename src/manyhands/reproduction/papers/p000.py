@@ -41,7 +41,9 @@ def paper(machine: HostFacts) -> Paper:
     return Paper(
         number="000",
         title="Distributed Neural Network Training",
+        by="Bruna França Sobreira and César Guedes Carneiro (Campinas 2024)",
         about="softmax regression on MNIST at image sizes 784, 3136 and 12544; OpenMP, MPI + OpenMP, OmpCluster, GPU",
+        network="infiniband",
         rebuilds="profile (table 1), speed-up on one node (figure 5) and on 1–4 nodes (figures 6–8)",
         tables=(
             _table_1(),

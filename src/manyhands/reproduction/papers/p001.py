@@ -34,6 +34,7 @@ def paper(machine: HostFacts) -> Paper:
     return Paper(
         number="001",
         title="Parallelization of Deep Learning Models",
+        by="A master's assignment",
         about="perceptron 784-256-128-10 on 10,000 samples, batch 64, SGD 0.01; OpenMP, MPI, MPI + OpenMP",
         rebuilds="expected speed-ups (table 4), parameters (table 1), and that all versions give the same answer",
         tables=(base.parameters_table("table 1", PARAMETERS, _run()), _table_4()),

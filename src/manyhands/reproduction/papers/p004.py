@@ -37,6 +37,7 @@ def paper(machine: HostFacts) -> Paper:
     return Paper(
         number="004",
         title="Simulation of Parallelization of Deep Neural Networks by Dividing Data",
+        by="Authors unnamed in our copy",
         about="perceptrons on 94,000 tweets and a CNN on MNIST; data cut over nodes, k-fold on each, weights averaged",
         rebuilds="data cut over nodes (tables 2–4), k folds × processors on images (tables 5–8)",
         tables=(
