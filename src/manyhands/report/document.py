@@ -1,6 +1,7 @@
 """The papers' tables over all machines that measured them, as one Markdown document: `docs/papers.md`."""
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from manyhands.record.papers import PaperFigure, ReproducedRow, ReproductionReco
 from manyhands.record.texts import NOTHING, count, fixed
 from manyhands.report.papers import ours_text, predicted_text
 from manyhands.report.scores import grouped
-from manyhands.report.tables.table import Column, Table, as_markdown
+from manyhands.report.tables.table import Column, Table, as_markdown, markdown_text
 
 JUDGED: tuple[Verdict, ...] = ("failed", "not", "better", "reproduced")
 """Verdicts of a comparison; the others say why there was none."""
@@ -28,6 +29,8 @@ PREDICTIONS = {
     "too wide": "predicted: too wide to judge",
     "": "",
 }
+WIDTH = 140
+"""Letters of a line of prose."""
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 UNKNOWN = "(not measured yet)"
 
@@ -150,8 +153,16 @@ def _circumstances(record: ReproductionRecord) -> str:
 def _paper(machines: Machines, text: PaperText) -> list[str]:
     number = text.number
     story = PLACEHOLDER.sub(lambda match: machines.figure(number, match[1]), text.story)
+    paragraphs = [textwrap.fill(part, WIDTH, break_on_hyphens=False) for part in story.strip().split("\n\n")]
     lines = [f"## Paper {number}: {text.title}", "", f"{text.by}. {text.about[:1].upper()}{text.about[1:]}.", ""]
-    lines += [story.strip(), "", f"![Paper {number}]({picture_name(number)}.png)", "", _counted(machines, number), ""]
+    lines += [
+        "\n\n".join(paragraphs),
+        "",
+        f"![Paper {number}]({picture_name(number)}.png)",
+        "",
+        _counted(machines, number),
+        "",
+    ]
     for of, name in machines.tables:
         if of == number:
             lines += _table(machines, number, name)
@@ -184,7 +195,8 @@ def _table(machines: Machines, number: str, name: str) -> list[str]:
         return [*lines, as_markdown(_claims(rows))]
     table = _figures(machines, headings, rows)
     notes = [*_reasons(rows), *machines.notes(number, name)]
-    return [*lines, as_markdown(table), *(f"- {note}" for note in notes), ""]
+    shown = as_markdown(table) if table.rows else "None of its rows was measured.\n"
+    return [*lines, shown, *(f"- {markdown_text(note)}" for note in notes), *([""] if notes else [])]
 
 
 def _claims(rows: Mapping[tuple[str, ...], Mapping[str, ReproducedRow]]) -> Table:
@@ -199,9 +211,11 @@ def _claims(rows: Mapping[tuple[str, ...], Mapping[str, ReproducedRow]]) -> Tabl
 def _figures(
     machines: Machines, headings: list[str], rows: Mapping[tuple[str, ...], Mapping[str, ReproducedRow]]
 ) -> Table:
-    """Return one line for each figure that the paper or we have; columns without any are left out."""
+    """Return one line for each figure that the paper or we have; columns without any are left out, and so are times of
+    which the paper has none."""
     names = ["paper", *machines.names, "predicted", "verdict"]
     lines: list[tuple[list[str], str, list[str]]] = []
+    all_rows = [row for by_machine in rows.values() for row in by_machine.values()]
     for labels, by_machine in rows.items():
         for i, first in enumerate(next(iter(by_machine.values())).figures):
             figures = {machine: row.figures[i] for machine, row in by_machine.items() if i < len(row.figures)}
@@ -213,7 +227,8 @@ def _figures(
             ]
             predicted = next((predicted_text(f) for f in figures.values() if f.predicted), NOTHING)
             texts = [first.published or NOTHING, *ours, predicted]
-            if any(text != NOTHING for text in texts):
+            is_bare_time = first.kind == "time" and not any(row.figures[i].published for row in all_rows)
+            if any(text != NOTHING for text in texts) and not is_bare_time:
                 lines.append((list(labels), first.column, [*texts, _verdict(figures)]))
     kept = [i for i in range(len(names)) if any(texts[i] != NOTHING for *_, texts in lines)]
     several = len({column for _, column, _ in lines}) > 1
@@ -254,11 +269,16 @@ def _reasons(rows: Mapping[tuple[str, ...], Mapping[str, ReproducedRow]]) -> lis
         for figure in row.figures
         if figure.verdict in EXPLAINED and figure.why and figure.kind != "time"
     ]
-    alike = grouped(lines, lambda line: (line[0], line[2].column, line[2].verdict, line[2].why))
+    alike = grouped(lines, lambda line: (line[0], line[2].verdict, line[2].why))
     return [
-        f"{machine}, {column} of {', '.join(labels for _, labels, _ in some)}: {WORDS.get(verdict, verdict)}, {why}"
-        for (machine, column, verdict, why), some in alike.items()
+        f"{machine}, {_listed(figure.column for *_, figure in some)} of {_listed(labels for _, labels, _ in some)}: "
+        f"{WORDS.get(verdict, verdict)}, {why}"
+        for (machine, verdict, why), some in alike.items()
     ]
+
+
+def _listed(texts: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(texts))
 
 
 def _num_measured(row: ReproducedRow) -> int:

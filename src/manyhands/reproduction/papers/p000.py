@@ -24,6 +24,8 @@ WORKER_NODES = (1, 2, 3)
 """Of OmpCluster, whose head takes one of the four nodes."""
 PROFILED_STEPS = 40
 MANY_AT_ONCE = "ours computes 1,000 images in a call"
+WORSE = 0.85
+"""Ratio of speed-ups below which one is worse: the tolerance of speed-ups."""
 QUICK_STEPS = 8
 QUICK_IMAGES = {"data": "mnist:train=5000,test=1000", "steps": QUICK_STEPS, "work_s": 1.5}
 FUNCTIONS = (
@@ -35,6 +37,26 @@ FUNCTIONS = (
 that take next to no time are left out."""
 TOTAL_S, EPOCH_S, EPOCHS = "213.92", "2.14", 100
 
+STORY = """\
+**It found** that the forward pass and the gradients take 99 % of a C program that handles image after image; that a
+node with OpenMP is about 10 times as fast as one core; that MPI + OpenMP scales near-linearly to four nodes over
+InfiniBand, while OmpCluster gains little from more nodes; and that a GPU is only 4 times as fast as the serial
+program.
+
+**We find** that most of it can be had on one core: with whole batches in matrix products an epoch takes
+{table 1, training step/neural_network_training_step/s per call/2} s instead of
+{table 1, training step/neural_network_training_step/s per call/paper} s. What is then left to share out is small: two
+processes on two cores are {figure 6/MPI + OpenMP 2/speed-up/2} times as fast at 784 pixels and
+{figure 8/MPI + OpenMP 2/speed-up/2} times at 12544. Simulated over InfiniBand, with memory of its own for each, four
+nodes reach {figure 6/MPI + OpenMP 4/speed-up/predicted}, {figure 7/MPI + OpenMP 4/speed-up/predicted} and
+{figure 8/MPI + OpenMP 4/speed-up/predicted} at the three sizes. A head with workers, rebuilt by Ray, gains
+{figure 6/OmpCluster 2/speed-up/2} and {figure 8/OmpCluster 2/speed-up/2} from a second worker: the pattern itself
+costs little here, so that what the paper lost was rather OmpCluster's or its use, as the authors suspect.
+
+**It could not know**, with one program in C, that the ten-fold gain of a node and the poor GPU may have one cause:
+work on one image at a time. Its figures are pictures without numbers, and it does not say how many cores a node has.
+"""
+
 
 def paper(machine: HostFacts) -> Paper:
     """Return the paper, with as many threads as the machine has cores; OmpCluster by Ray, if it is installed."""
@@ -45,6 +67,7 @@ def paper(machine: HostFacts) -> Paper:
         about="softmax regression on MNIST at image sizes 784, 3136 and 12544; OpenMP, MPI + OpenMP, OmpCluster, GPU",
         network="infiniband",
         rebuilds="profile (table 1), speed-up on one node (figure 5) and on 1–4 nodes (figures 6–8)",
+        story=STORY,
         tables=(
             _table_1(),
             _training_step(),
@@ -225,4 +248,5 @@ def _worse_than_mpi(machine: HostFacts, side: int) -> Claim:
 
 def _ray_is_worse(runs: list[Values]) -> tuple[bool, str]:
     mpi_1, mpi_2, ray_1, ray_2 = (values["epoch_s"] for values in runs)
-    return ray_1 / ray_2 < mpi_1 / mpi_2, f"speed-up {ray_1 / ray_2:.2f} by Ray, {mpi_1 / mpi_2:.2f} by MPI"
+    is_worse = ray_1 / ray_2 < WORSE * mpi_1 / mpi_2
+    return is_worse, f"speed-up {ray_1 / ray_2:.2f} by Ray, {mpi_1 / mpi_2:.2f} by MPI"
