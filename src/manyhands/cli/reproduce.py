@@ -90,6 +90,7 @@ def show(record: ReproductionRecord, console: Console) -> None:
             for part in papers.tables_of(table, console.width if console.is_terminal else 0):
                 print_table(console, part)
             say(*(f"· {line}" for line in (*papers.whys(table), *table.notes)), "", to=console)
+        say(paper.left_out, "", to=console)
     say("how the verdicts are found", to=console, style="bold")
     say(*(f"· {rule}" for rule in record.rules), "", to=console)
     say(papers.circumstances(record), papers.summary(record), to=console)

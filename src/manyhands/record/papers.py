@@ -38,7 +38,7 @@ class Prediction(BaseModel):
     setting: str
     """Key of the setting."""
     how: str = ""
-    """What was simulated: engine, workers, strategy, network, and the calibration's date."""
+    """What was simulated: engine, strategy, network, and the calibration's date."""
     step_s: Interval | None = None
     """Seconds of a step, with the simulator's 90 % interval; None where it failed."""
     alone_s: float = 0.0
@@ -112,6 +112,8 @@ class ReproducedPaper(BaseModel):
     number: str
     title: str
     tables: list[ReproducedTable]
+    left_out: str = ""
+    """Tables and figures of the paper that are not rebuilt, and why."""
 
 
 class ReproductionRecord(BaseModel):

@@ -48,6 +48,8 @@ class PaperText:
     by: str
     """Authors, place and year."""
     about: str
+    left_out: str
+    """Tables and figures that are not rebuilt, and why."""
     story: str
     """Paragraphs in which `{TABLE/ROW/COLUMN/WHOSE}` stands for a figure."""
 
@@ -160,7 +162,7 @@ def _paper(machines: Machines, text: PaperText) -> list[str]:
         "",
         f"![Paper {number}]({picture_name(number)}.png)",
         "",
-        _counted(machines, number),
+        f"{_counted(machines, number)} {text.left_out}",
         "",
     ]
     for of, name in machines.tables:

@@ -104,7 +104,7 @@ def _paper(paper: ReproducedPaper) -> list[str]:
         name = headline(table)
         lines += [f"**{name[:1].upper()}{name[1:]}**", "", *map(as_markdown, tables_of(table))]
         lines += [f"- {line}" for line in (*whys(table), *table.notes)] + [""]
-    return lines
+    return [*lines, paper.left_out, ""] if paper.left_out else lines
 
 
 def _figures(rows: list[ReproducedRow], i: int) -> Table:

@@ -230,6 +230,8 @@ class Paper:
     rebuilds: str
     """One line: its tables."""
     tables: tuple[PaperTable, ...]
+    left_out: str
+    """Tables and figures that are not rebuilt, and why, in sentences."""
     claims: tuple[Claim, ...] = ()
     network: str = ""
     """Predefined cluster whose network the paper names; without it, predictions are of one host with more cores."""

@@ -32,20 +32,23 @@ Predictions = Mapping[str, Prediction]
 def compare(paper: Paper, readings: Readings, cores: int, predictions: Sequence[Prediction] = ()) -> ReproducedPaper:
     """Compare all tables of a paper with measurements on a machine of `cores` cores, and with predictions for more."""
     by_key = {prediction.setting: prediction for prediction in predictions}
-    tables = [
-        ReproducedTable(
-            name=table.name,
-            title=table.title,
-            headings=list(table.headings),
-            rows=[_row(table, row, readings, cores, by_key) for row in table.rows],
-            notes=[*table.notes, *_not_predicted(table, by_key)],
-        )
-        for table in paper.tables
-    ]
+    tables = [_table(table, readings, cores, by_key) for table in paper.tables]
     if paper.claims:
         rows = [_claim(claim, readings, cores) for claim in paper.claims]
         tables.append(ReproducedTable(name=CLAIMS, title="", headings=["sentence"], rows=rows))
-    return ReproducedPaper(number=paper.number, title=paper.title, tables=tables)
+    return ReproducedPaper(number=paper.number, title=paper.title, tables=tables, left_out=paper.left_out)
+
+
+def _table(table: PaperTable, readings: Readings, cores: int, predictions: Predictions) -> ReproducedTable:
+    rows = [_row(table, row, readings, cores, predictions) for row in table.rows]
+    ways = dict.fromkeys(figure.predicted.how for row in rows for figure in row.figures if figure.predicted)
+    return ReproducedTable(
+        name=table.name,
+        title=table.title,
+        headings=list(table.headings),
+        rows=rows,
+        notes=[*table.notes, *(f"Predicted: {how}." for how in ways), *_not_predicted(table, predictions)],
+    )
 
 
 def _not_predicted(table: PaperTable, predictions: Predictions) -> list[str]:

@@ -67,7 +67,9 @@ def compact(record: ReproductionRecord) -> ReproductionRecord:
 def make_document(records: Sequence[ReproductionRecord]) -> str:
     """Return the document in Markdown."""
     papers = papers_of(ALL, HostFacts(1))
-    texts = [PaperText(paper.number, paper.title, paper.by, paper.about, paper.story) for paper in papers]
+    texts = [
+        PaperText(paper.number, paper.title, paper.by, paper.about, paper.left_out, paper.story) for paper in papers
+    ]
     return document(records, texts, HEAD)
 
 

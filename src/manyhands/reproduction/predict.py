@@ -135,7 +135,7 @@ def _simulated(need: Needed, source: Path) -> Prediction:
     where = f"over {need.network}" if need.network else f"on {ONE_HOST}"
     return Prediction(
         setting=setting.key,
-        how=f"simulated: {need.engine} ×{workers}, {sync}, {where}; calibrated {record.calibrated}",
+        how=f"simulated with {need.engine}, {sync}, {where}; calibrated {record.calibrated}",
         step_s=Interval(
             value=step_ms.value / 1e3, low=step_ms.low / 1e3, high=step_ms.high / 1e3, coverage_pct=SIMULATED_PCT
         ),
