@@ -11,6 +11,10 @@ Verdict = Literal["reproduced", "better", "not", "oversubscribed", "not judged",
 """`not`: not reproduced. `oversubscribed`: measured with more workers than cores, which says nothing about speed.
 `shown`: there is nothing to compare it with. `baseline`: the row that the others are compared with."""
 
+PredictedVerdict = Literal["agrees", "above", "below", "too wide", ""]
+"""How a predicted figure compares with the published one, by the tolerances of measured figures; empty where nothing is
+judged."""
+
 FigureKind = Literal["time", "speed-up", "improvement", "accuracy", "loss", "share", "count"]
 """How a figure is computed and judged. Speed-ups (and efficiencies of weak scaling) are the time of the row's base over
 that of the row; improvements are the time saved, in per cent."""
@@ -55,8 +59,7 @@ class PredictedFigure(BaseModel):
     high: float
     how: str
     """What was simulated or scheduled, and from what."""
-    verdict: Literal["agrees", "above", "below", "too wide", ""] = ""
-    """How it compares with the published figure, by the rules of measured ones; empty where nothing is judged."""
+    verdict: PredictedVerdict = ""
 
 
 class PaperFigure(BaseModel):

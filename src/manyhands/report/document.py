@@ -15,6 +15,8 @@ from manyhands.report.tables.table import Column, Table, as_markdown, markdown_t
 
 JUDGED: tuple[Verdict, ...] = ("failed", "not", "better", "reproduced")
 """Verdicts of a comparison; the others say why there was none."""
+UNJUDGED: tuple[Verdict, ...] = ("baseline", "oversubscribed", "not judged")
+"""Verdicts without a comparison, the first of which is shown."""
 WORDS: dict[Verdict, str] = {
     "not": "not reproduced",
     "oversubscribed": "too few cores",
@@ -254,8 +256,8 @@ def _verdict(figures: Mapping[str, PaperFigure]) -> str:
         ]
     else:
         others = [figure.verdict for figure in figures.values() if figure.kind != "time"]
-        verdict = next((v for v in ("baseline", "oversubscribed", "not judged") if v in others), "shown")
-        texts = [WORDS.get(verdict, verdict)]
+        unjudged = next((verdict for verdict in UNJUDGED if verdict in others), "shown")
+        texts = [WORDS.get(unjudged, unjudged)]
         if all(figure.ours is None for figure in figures.values()):
             texts = ["not measured"]
     predictions = {PREDICTIONS[figure.predicted.verdict] for figure in figures.values() if figure.predicted}

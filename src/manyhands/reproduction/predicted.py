@@ -5,13 +5,18 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from manyhands.measurement import stats
-from manyhands.record.papers import PredictedFigure, Prediction
+from manyhands.record.papers import PredictedFigure, PredictedVerdict, Prediction, Verdict
 from manyhands.record.sweep import Interval
 from manyhands.reproduction.base import PaperColumn, PaperRow, Setting, Values
 from manyhands.reproduction.readings import Readings
 from manyhands.reproduction.verdict import SPEEDS, judge
 
-WORDS = {"reproduced": "agrees", "better": "above", "not": "below", "not judged": "too wide"}
+WORDS: dict[Verdict, PredictedVerdict] = {
+    "reproduced": "agrees",
+    "better": "above",
+    "not": "below",
+    "not judged": "too wide",
+}
 """Verdicts of predictions for those that a measured figure would have."""
 
 
@@ -46,7 +51,9 @@ def predicted_figure(
         case _:
             return None
     published = row.published.get(column.name)
-    verdict = WORDS.get(judge(column.kind, published, figure), "") if published and not column.unjudged else ""
+    verdict: PredictedVerdict = ""
+    if published and not column.unjudged:
+        verdict = WORDS.get(judge(column.kind, published, figure), "")
     return PredictedFigure(value=figure.value, low=figure.low, high=figure.high, how=how, verdict=verdict)
 
 

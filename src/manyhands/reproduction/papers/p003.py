@@ -48,8 +48,8 @@ GPU_EPOCHS_S = (8.87, 10.13, 8.82, 10.35, 8.70)
 """Of the run on one GPU, whose output the paper shows under "Further improvement"."""
 
 LEFT_OUT = (
-    "Table 1 lists settings, which ours follow; figures 2 to 5 are diagrams. Figures 7 to 10 draw table 2, and figure 6 "
-    "is the output of its row 2 × 4."
+    "Table 1 lists settings, which ours follow; figures 2 to 5 are diagrams. Figures 7 to 10 draw table 2, and figure "
+    "6 is the output of its row 2 × 4."
 )
 STORY = """\
 **It found** that 8 processes train an epoch about {table 2/1 × 8/speed-up/paper} times as fast as one, that nodes
