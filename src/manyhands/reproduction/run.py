@@ -165,7 +165,7 @@ class _Reproduction:
         known = {(run.setting, run.repeat) for run in self._taken}
         runs = rounds(self._settings, self._record.repeats)
         self._announce(sum((setting.key, repeat) not in known for repeat, setting in runs))
-        is_whole = self._predict(end_s, len(runs))
+        is_whole = self._predict(end_s, runs)
         for i, (repeat, setting) in enumerate(runs):
             if (setting.key, repeat) in known or self._failures[setting.key] >= MAX_FAILURES:
                 continue
@@ -181,7 +181,7 @@ class _Reproduction:
             self._observe.pulse(ReproductionPulse(setting.name, i + 1, len(runs), left_s, run))
         return is_whole
 
-    def _predict(self, end_s: float, num_runs: int) -> bool:
+    def _predict(self, end_s: float, runs: Sequence[tuple[int, Setting]]) -> bool:
         """Predict settings with more workers than cores; return whether there was time for all calibrations."""
         if self._record.quick:
             return True
@@ -189,12 +189,17 @@ class _Reproduction:
         needs = [need for need in needed(self._papers, self._machine.cores) if need.setting.key not in known]
         self._keep_predictions(list(not_simulated(needs)))
         is_whole = True
-        for calibrated in calibrations(needs):
-            if time.perf_counter() + calibrated.about_s > end_s:
+        tasks = calibrations(needs)
+        for i, task in enumerate(tasks):
+            if time.perf_counter() + task.about_s > end_s:
                 is_whole = False
                 continue
-            self._observe.pulse(ReproductionPulse(calibrated.name, 0, num_runs, calibrated.about_s))
-            self._keep_predictions(predict(calibrated, needs, self._folder.calibration, self._observe.say))
+            left_s = self._left_s(runs) + sum(other.about_s for other in tasks[i:])
+            self._observe.pulse(ReproductionPulse(task.name, 0, len(runs), left_s))
+            newer = predict(task, needs, self._folder.calibration, self._observe.say)
+            self._keep_predictions(newer)
+            failed = next((f": {prediction.failed}" for prediction in newer if prediction.failed), "")
+            self._observe.say(f"{task.name}: {sum(not one.failed for one in newer)} settings predicted{failed}")
         return is_whole
 
     def _keep_predictions(self, newer: list[Prediction]) -> None:
