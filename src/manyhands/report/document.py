@@ -5,7 +5,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from manyhands.record.papers import PaperFigure, ReproducedRow, ReproductionRecord, Verdict
 from manyhands.record.texts import NOTHING, count, fixed
@@ -236,7 +236,9 @@ def _figures(
                 lines.append((list(labels), first.column, [*texts, _verdict(figures)]))
     kept = [i for i in range(len(names)) if any(texts[i] != NOTHING for *_, texts in lines)]
     several = len({column for _, column, _ in lines}) > 1
-    columns = [Column(heading, left=True) for heading in (*headings, *(["figure"] if several else []))]
+    columns: list[Column[Any]] = [
+        Column(heading, left=True) for heading in (*headings, *(["figure"] if several else []))
+    ]
     columns += [Column(names[i], left=names[i] == "verdict") for i in kept]
     return Table(
         columns,
