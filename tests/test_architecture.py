@@ -34,10 +34,10 @@ LEVELS = (
     {"request"},
     {"run"},
     {"crossval", "measurement", "verification"},
-    {"calibration", "profiling", "scaling", "virtual", "reproduction"},
+    {"calibration", "profiling", "scaling", "virtual"},
     {"simulation"},
     {"advice"},
-    {"validation"},
+    {"validation", "reproduction"},
     {"cli"},
     {"__init__", "__main__"},
 )

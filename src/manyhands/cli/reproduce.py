@@ -1,5 +1,6 @@
 """`manyhands reproduce`: rebuild a paper's tables beside its published figures."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,24 +31,39 @@ def reproduce(
         int | None, typer.Option(help="Runs of each setting, in turn. [3, or 1 with --quick]", show_default=False)
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest one that was stopped.")] = False,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Seconds after which it stops; runs that would take longer are left for --resume."),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder of all reproductions.")] = OUT,
+    document: Annotated[
+        Path | None,
+        typer.Option(help="Run nothing: write a page of the papers, from the records below --records, to this file."),
+    ] = None,
+    records: Annotated[Path, typer.Option(help="Folder of the records for --document.")] = OUT,
     json: Json = False,
 ) -> None:
     """Rebuild the tables of PAPER with its own settings: published figures, ours, and a verdict per row.
 
     Rows that ask for more workers than this machine has cores are measured all the same and marked oversubscribed:
-    their accuracy is judged, their speed-up never.
+    their accuracy is judged, their speed-up never. Without --quick their times are also predicted, from calibrations
+    that take a minute for each task; predictions stand in a column of their own.
 
     Example: manyhands reproduce 001 --quick
     """
     from manyhands.report import papers
     from manyhands.reproduction.run import reproduce as rebuild  # imports torch
 
+    if document:
+        _write_document(document, records)
+        return
     if not paper:
         _list()
         return
     with _progress() as observe:
-        record = rebuild(paper, quick=quick, repeats=repeats, out=out, resume=resume, observe=observe)
+        record = rebuild(
+            paper, quick=quick, repeats=repeats, out=out, resume=resume, budget_s=budget or math.inf, observe=observe
+        )
     folder = ReproductionDir(out / record.id)
     write_atomically(folder.markdown, papers.markdown(record))
     show(record, people if json else results)
@@ -74,9 +90,18 @@ def show(record: ReproductionRecord, console: Console) -> None:
             for part in papers.tables_of(table, console.width if console.is_terminal else 0):
                 print_table(console, part)
             say(*(f"· {line}" for line in (*papers.whys(table), *table.notes)), "", to=console)
+        say(paper.left_out, "", to=console)
     say("how the verdicts are found", to=console, style="bold")
     say(*(f"· {rule}" for rule in record.rules), "", to=console)
     say(papers.circumstances(record), papers.summary(record), to=console)
+
+
+def _write_document(path: Path, records: Path) -> None:
+    """Write the page of the papers, and its pictures beside it."""
+    from manyhands.reproduction.document import read_records, write_document
+
+    for file in write_document(read_records(records), path):
+        say(f"written: {file}")
 
 
 def _list() -> None:
@@ -114,7 +139,7 @@ def _progress() -> "Iterator[Observer]":
 
 def _latest(pulse: "ReproductionPulse") -> str:
     """Say which setting runs, or how its run ended."""
-    name = pulse.setting.name
     if pulse.taken is None:
-        return f"{name} …"
-    return f"{name} failed: {pulse.taken.failed}" if pulse.taken.failed else f"{name} took {pulse.taken.took_s:.0f} s"
+        return f"{pulse.name} …"
+    how = f"failed: {pulse.taken.failed}" if pulse.taken.failed else f"took {pulse.taken.took_s:.0f} s"
+    return f"{pulse.name} {how}"

@@ -11,6 +11,10 @@ Verdict = Literal["reproduced", "better", "not", "oversubscribed", "not judged",
 """`not`: not reproduced. `oversubscribed`: measured with more workers than cores, which says nothing about speed.
 `shown`: there is nothing to compare it with. `baseline`: the row that the others are compared with."""
 
+PredictedVerdict = Literal["agrees", "above", "below", "too wide", ""]
+"""How a predicted figure compares with the published one, by the tolerances of measured figures; empty where nothing is
+judged."""
+
 FigureKind = Literal["time", "speed-up", "improvement", "accuracy", "loss", "share", "count"]
 """How a figure is computed and judged. Speed-ups (and efficiencies of weak scaling) are the time of the row's base over
 that of the row; improvements are the time saved, in per cent."""
@@ -32,6 +36,32 @@ class Taken(BaseModel):
     """Measured figures by name."""
 
 
+class Prediction(BaseModel):
+    """A step of a setting with more workers than this machine has cores, as the simulator predicts it."""
+
+    setting: str
+    """Key of the setting."""
+    how: str = ""
+    """What was simulated: engine, strategy, network, and the calibration's date."""
+    step_s: Interval | None = None
+    """Seconds of a step, with the simulator's 90 % interval; None where it failed."""
+    alone_s: float = 0.0
+    """Predicted seconds of one worker's step, which speed-ups are relative to."""
+    failed: str = ""
+    """Why there is no prediction, in a sentence."""
+
+
+class PredictedFigure(BaseModel):
+    """A figure that was predicted, never measured; it stands beside measured ones and is judged by words of its own."""
+
+    value: float
+    low: float
+    high: float
+    how: str
+    """What was simulated or scheduled, and from what."""
+    verdict: PredictedVerdict = ""
+
+
 class PaperFigure(BaseModel):
     """One figure of a table: published, measured, and how they compare."""
 
@@ -47,6 +77,8 @@ class PaperFigure(BaseModel):
     decimals: int = 2
     faster: float | None = None
     """Of a time: the paper's over ours."""
+    predicted: PredictedFigure | None = None
+    """For workers that this machine has too few cores for."""
     verdict: Verdict
     why: str = ""
 
@@ -83,6 +115,8 @@ class ReproducedPaper(BaseModel):
     number: str
     title: str
     tables: list[ReproducedTable]
+    left_out: str = ""
+    """Tables and figures of the paper that are not rebuilt, and why."""
 
 
 class ReproductionRecord(BaseModel):
@@ -102,6 +136,7 @@ class ReproductionRecord(BaseModel):
     rules: list[str]
     """How the verdicts were reached."""
     taken: list[Taken]
+    predictions: list[Prediction] = []
     hardware: dict[str, Any]
     versions: dict[str, str]
 
@@ -115,3 +150,5 @@ class ReproductionDir(Folder[ReproductionRecord], kind="reproduction", record=Re
     """The tables in Markdown."""
     runs = FileIn("runs")
     """The folders of the runs."""
+    calibration = FileIn("calibration.json")
+    """Calibration of the tasks that the user's own lacks."""

@@ -22,6 +22,8 @@ COUNTED: dict[Verdict, str] = {"not": "not reproduced", "shown": "without a verd
 TIMES: tuple[FigureKind, ...] = ("time", "speed-up", "improvement")
 CROWDED = "†"
 """Mark of times and speed-ups of more workers than cores."""
+PREDICTED = "‡"
+"""Mark of figures that were predicted, not measured."""
 GAP = 1
 """Blanks between two columns."""
 
@@ -102,25 +104,38 @@ def _paper(paper: ReproducedPaper) -> list[str]:
         name = headline(table)
         lines += [f"**{name[:1].upper()}{name[1:]}**", "", *map(as_markdown, tables_of(table))]
         lines += [f"- {line}" for line in (*whys(table), *table.notes)] + [""]
-    return lines
+    return [*lines, paper.left_out, ""] if paper.left_out else lines
 
 
 def _figures(rows: list[ReproducedRow], i: int) -> Table:
-    """Return the columns of the rows' i-th figure: the paper's, where it has one, and ours."""
+    """Return the columns of the rows' i-th figure: the paper's, where it has one, ours, and what was predicted."""
     figures = [row.figures[i] for row in rows]
-    name = figures[0].column
-    ours = [_ours(row.figures[i], crowded=row.oversubscribed) for row in rows]
-    if not any(figure.published for figure in figures):
-        return Table([Column(f"{name}: ours")], [[text] for text in ours])
-    pairs = [[figure.published or NOTHING, text] for figure, text in zip(figures, ours, strict=True)]
-    return Table([Column(f"{name}: paper"), Column("ours")], pairs)
+    columns = {"ours": [ours_text(row.figures[i], crowded=row.oversubscribed) for row in rows]}
+    if any(figure.published for figure in figures):
+        columns = {"paper": [figure.published or NOTHING for figure in figures], **columns}
+    if any(figure.predicted for figure in figures):
+        columns["predicted"] = [predicted_text(figure) for figure in figures]
+    first, *others = columns
+    headings = [f"{figures[0].column}: {first}", *others]
+    return Table(
+        [Column(heading) for heading in headings], [list(texts) for texts in zip(*columns.values(), strict=True)]
+    )
 
 
 def _words(headings: list[str], cells: list[list[str]], *, folds: bool = False) -> Table:
     return Table([Column(heading, left=True, folds=folds) for heading in headings], cells)
 
 
-def _ours(figure: PaperFigure, *, crowded: bool) -> str:
+def predicted_text(figure: PaperFigure) -> str:
+    """Return a predicted figure as text, with its mark and its interval."""
+    if figure.predicted is None:
+        return NOTHING
+    ends = (figure.predicted.value, figure.predicted.low, figure.predicted.high)
+    value, low, high = (fixed(end, figure.decimals) for end in ends)
+    return f"{value}{PREDICTED}" + (f" ({low}–{high})" if low != high else "")
+
+
+def ours_text(figure: PaperFigure, *, crowded: bool) -> str:
     """Return our figure as text: a time with the ratio of the paper's time to it, a speed-up with its interval."""
     if figure.ours is None:
         return NOTHING

@@ -7,6 +7,8 @@ from typing import Any, Literal, final
 
 from manyhands.record.papers import FigureKind
 
+RAY_S = 6.0
+"""Estimated time to start and end a Ray of one machine."""
 NUMBER = re.compile(r"[-−]?\d[\d,]*(?:\.\d+)?")
 
 
@@ -17,6 +19,12 @@ class HostFacts:
 
     cores: int
     gpus: int = 0
+    ray: bool = True
+
+    @property
+    def lacks_ray(self) -> str:
+        """Why nothing can be run on Ray; empty where it is installed."""
+        return "" if self.ray else "needs Ray, which is not installed here"
 
     @property
     def lacks_gpu(self) -> str:
@@ -56,6 +64,8 @@ class Setting:
     command: Literal["train", "crossval", "profile"] = "train"
     work_s: float
     """Estimated training time on 2 cores, only to announce the total time."""
+    rows: int = 0
+    """Rows of each worker where the batch grows with the workers; 0 where they share the task's batch."""
     once: bool = False
     """Whether one run is enough: for figures that do not depend on how busy the machine is."""
     quick: Mapping[str, Any] | None = field(default_factory=dict)
@@ -95,13 +105,15 @@ class Setting:
     @property
     def workers(self) -> int:
         """Workers that compute at once in the paper, each on its own core: threads, processes, or nodes."""
-        return int(self.options.get("nodes") or self.options.get("workers", 1) * self.threads)
+        given = self.options
+        return int(given.get("nodes") or given.get("workers", 1) * self.threads * given.get("blas_threads", 1))
 
     @property
     def about_s(self) -> float:
         """Estimated time of a run on 2 cores, with starting its processes."""
-        alone = self.options.get("engine", "serial") in ("serial", "threads")
-        return 3.0 + (0.0 if alone else 0.8 * self.options.get("workers", 1)) + self.work_s
+        engine, workers = self.options.get("engine", "serial"), self.options.get("workers", 1)
+        start_s = 0.0 if engine in ("serial", "threads") else 0.8 * workers
+        return 3.0 + start_s + (RAY_S if engine == "ray" else 0.0) + self.work_s
 
     def shortened(self) -> "Setting | None":
         """Return the setting that `--quick` runs instead; None where it runs nothing."""
@@ -211,12 +223,21 @@ class Paper:
 
     number: str
     title: str
+    by: str
+    """Authors, place and year, as far as it tells."""
     about: str
     """One line: network, data, how it was parallelised."""
     rebuilds: str
     """One line: its tables."""
     tables: tuple[PaperTable, ...]
+    left_out: str
+    """Tables and figures that are not rebuilt, and why, in sentences."""
     claims: tuple[Claim, ...] = ()
+    network: str = ""
+    """Predefined cluster whose network the paper names; without it, predictions are of one host with more cores."""
+    story: str = ""
+    """Paragraph of the document: what it found, what we find, what it could not know. `{TABLE/ROW/COLUMN/WHOSE}` stands
+    for a figure, whose is `paper`, a number of cores, or `predicted`."""
 
     def settings(self) -> Iterator[Setting]:
         """Yield all runs that the paper needs; one may come several times."""

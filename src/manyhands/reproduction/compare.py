@@ -1,13 +1,14 @@
 """Compare a paper's tables with measurements: published figures, ours beside them, and verdicts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
 from manyhands.measurement import stats
-from manyhands.record.papers import PaperFigure, ReproducedPaper, ReproducedRow, ReproducedTable, Verdict
+from manyhands.record.papers import PaperFigure, Prediction, ReproducedPaper, ReproducedRow, ReproducedTable, Verdict
 from manyhands.record.sweep import Interval
 from manyhands.reproduction.base import Claim, Paper, PaperColumn, PaperRow, PaperTable, Published, Setting, Values
+from manyhands.reproduction.predicted import predicted_figure, with_schedule
 from manyhands.reproduction.readings import Readings
 from manyhands.reproduction.verdict import SPEEDS, crowded, judge, row_verdict, row_why
 
@@ -24,26 +25,49 @@ Judged = tuple[Verdict, str]
 """A verdict and its reason."""
 
 
-def compare(paper: Paper, readings: Readings, cores: int) -> ReproducedPaper:
-    """Compare all tables of a paper with measurements on a machine of `cores` cores."""
-    tables = [
-        ReproducedTable(
-            name=table.name,
-            title=table.title,
-            headings=list(table.headings),
-            rows=[_row(table, row, readings, cores) for row in table.rows],
-            notes=list(table.notes),
-        )
-        for table in paper.tables
-    ]
+Predictions = Mapping[str, Prediction]
+"""By the key of the setting."""
+
+
+def compare(paper: Paper, readings: Readings, cores: int, predictions: Sequence[Prediction] = ()) -> ReproducedPaper:
+    """Compare all tables of a paper with measurements on a machine of `cores` cores, and with predictions for more."""
+    by_key = {prediction.setting: prediction for prediction in predictions}
+    tables = [_table(table, readings, cores, by_key) for table in paper.tables]
     if paper.claims:
         rows = [_claim(claim, readings, cores) for claim in paper.claims]
         tables.append(ReproducedTable(name=CLAIMS, title="", headings=["sentence"], rows=rows))
-    return ReproducedPaper(number=paper.number, title=paper.title, tables=tables)
+    return ReproducedPaper(number=paper.number, title=paper.title, tables=tables, left_out=paper.left_out)
 
 
-def _row(table: PaperTable, row: PaperRow, readings: Readings, cores: int) -> ReproducedRow:
-    figures = [_figure(column, row, readings, cores) for column in table.columns]
+def _table(table: PaperTable, readings: Readings, cores: int, predictions: Predictions) -> ReproducedTable:
+    rows = [_row(table, row, readings, cores, predictions) for row in table.rows]
+    ways = dict.fromkeys(figure.predicted.how for row in rows for figure in row.figures if figure.predicted)
+    return ReproducedTable(
+        name=table.name,
+        title=table.title,
+        headings=list(table.headings),
+        rows=rows,
+        notes=[*table.notes, *(f"Predicted: {how}." for how in ways), *_not_predicted(table, predictions)],
+    )
+
+
+def _not_predicted(table: PaperTable, predictions: Predictions) -> list[str]:
+    """Say for which rows there is no prediction, and why."""
+    rows: dict[str, list[str]] = {}
+    for row in table.rows:
+        prediction = predictions.get(row.timed.key) if row.timed else None
+        if prediction is not None and prediction.failed:
+            rows.setdefault(prediction.failed, []).append(" ".join(row.labels))
+    return [f"Not predicted: {', '.join(labels)}: {why}." for why, labels in rows.items()]
+
+
+def _row(table: PaperTable, row: PaperRow, readings: Readings, cores: int, predictions: Predictions) -> ReproducedRow:
+    figures = [
+        _figure(column, row, readings, cores).model_copy(
+            update={"predicted": predicted_figure(column, row, readings, predictions, cores)}
+        )
+        for column in table.columns
+    ]
     verdict = row_verdict(figures)
     return _reproduced(row.labels, figures, (verdict, row_why(figures, verdict)), list(row.settings), cores)
 
@@ -76,7 +100,11 @@ def _judge_claim(claim: Claim, readings: Readings, cores: int) -> Judged:
     holds, why = claim.holds([readings.medians(setting) for setting in claim.settings])
     too_many = next((setting for setting in claim.settings if setting.workers > cores), None)
     if claim.speed and too_many:
-        return "oversubscribed", f"{crowded(too_many, cores)} ({why})"
+        judged = f"{crowded(too_many, cores)} ({why})"
+        if any(setting.command == "crossval" for setting in claim.settings):
+            agrees, by = claim.holds([with_schedule(setting, readings, cores) for setting in claim.settings])
+            judged += f"; predicted: {'agrees' if agrees else 'disagrees'}, {by} if all nodes trained at once"
+        return "oversubscribed", judged
     return "reproduced" if holds else claim.otherwise, why
 
 

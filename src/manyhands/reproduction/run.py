@@ -1,5 +1,6 @@
 """Run every setting of the papers several times, in turn, and compare the figures with the published ones."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -11,12 +12,13 @@ from manyhands.errors import check
 from manyhands.launch.environment import outer_world
 from manyhands.machine import facts
 from manyhands.record.owner import own
-from manyhands.record.papers import ReproductionDir, ReproductionRecord, Taken
+from manyhands.record.papers import Prediction, ReproductionDir, ReproductionRecord, Taken
 from manyhands.record.store import append_lines, writing_below
 from manyhands.reproduction.base import HostFacts, Paper, Setting
 from manyhands.reproduction.child import take as take_once
 from manyhands.reproduction.compare import compare
 from manyhands.reproduction.papers import papers_of
+from manyhands.reproduction.predict import calibrations, needed, not_simulated, predict
 from manyhands.reproduction.readings import Readings
 from manyhands.reproduction.store import read_taken, to_resume
 from manyhands.reproduction.verdict import RULES
@@ -32,8 +34,8 @@ Take = Callable[[Setting, ReproductionDir, int], Taken]
 class ReproductionPulse:
     """The progress of a reproduction, for the progress bar."""
 
-    setting: Setting
-    repeat: int
+    name: str
+    """Of the setting or the calibration."""
     done: int
     total: int
     left_s: float
@@ -55,7 +57,7 @@ NOBODY = Observer()
 def this_machine() -> HostFacts:
     """Return the hardware of this machine."""
     hardware = facts.hardware()
-    return HostFacts(hardware["cores"], len(hardware["gpus"]))
+    return HostFacts(hardware["cores"], len(hardware["gpus"]), ray=bool(facts.version("ray")))
 
 
 def reproduce(
@@ -65,10 +67,13 @@ def reproduce(
     repeats: int | None = None,
     out: str | Path = "reproductions",
     resume: bool = False,
+    budget_s: float = math.inf,
     observe: Observer = NOBODY,
     take: Take = take_once,
 ) -> ReproductionRecord:
     """Reproduce the tables of the paper with this number, or of `all`, beside the published figures.
+
+    Runs that are not expected to end within `budget_s` are left for a resumed reproduction.
 
     >>> record = reproduce("001", quick=True)  # doctest: +SKIP
     """
@@ -76,6 +81,7 @@ def reproduce(
     papers = papers_of(number, machine)
     check(outer_world() is None, "a reproduction starts its own workers; run it without mpiexec, srun or torchrun")
     check(repeats is None or repeats >= 1, f"repeats must be at least 1, got {repeats}")
+    check(budget_s > 0, f"budget must be more than 0 s, got {budget_s:g}")
     if resume:
         check(repeats is None, "a resumed reproduction keeps its repeats; leave --repeats out")
         folder = to_resume(Path(out), number, quick=quick)
@@ -84,10 +90,10 @@ def reproduce(
     with own(folder.path, f"reproduction '{folder.path.name}'", observe.say):
         reproduction = _Reproduction(folder, papers, machine, observe, take)
         try:
-            reproduction.run()
+            is_whole = reproduction.run(time.perf_counter() + budget_s)
         except KeyboardInterrupt:
-            return reproduction.finish("interrupted")
-        return reproduction.finish("complete")
+            is_whole = False
+        return reproduction.finish("complete" if is_whole else "interrupted")
 
 
 def plan(papers: Iterable[Paper], *, quick: bool) -> list[Setting]:
@@ -98,13 +104,12 @@ def plan(papers: Iterable[Paper], *, quick: bool) -> list[Setting]:
 
 
 def rounds(settings: Sequence[Setting], repeats: int) -> list[tuple[int, Setting]]:
-    """Return all runs in their order: every second repeat goes backwards, so that none always follows the same."""
-    return [
-        (repeat, setting)
-        for repeat in range(repeats)
-        for setting in settings[:: -1 if repeat % 2 else 1]
-        if repeat == 0 or not setting.once
-    ]
+    """Return all runs in their order: every second repeat goes backwards, so that none always follows the same, and
+    long ones that are run once come after the first repeat of the others."""
+    first = sorted(settings, key=lambda setting: setting.once)
+    often = [setting for setting in settings if not setting.once]
+    again = [(repeat, setting) for repeat in range(1, repeats) for setting in often[:: -1 if repeat % 2 else 1]]
+    return [*((0, setting) for setting in first), *again]
 
 
 def about_s(papers: Iterable[Paper], *, quick: bool, repeats: int) -> float:
@@ -148,23 +153,61 @@ class _Reproduction:
         self._record = folder.read()
         self._settings = plan(papers, quick=self._record.quick)
         self._taken = read_taken(folder)
+        self._predictions = self._record.predictions
         self._begun = time.perf_counter()
         self._failures: Counter[str] = Counter()
 
-    def run(self) -> None:
-        """Run every repeat of every setting that has not succeeded yet."""
+    def run(self, end_s: float) -> bool:
+        """Predict, then run every repeat of every setting, but what has succeeded before; return whether all is done.
+
+        What would take longer than until `end_s` is left out.
+        """
         known = {(run.setting, run.repeat) for run in self._taken}
         runs = rounds(self._settings, self._record.repeats)
         self._announce(sum((setting.key, repeat) not in known for repeat, setting in runs))
+        is_whole = self._predict(end_s, runs)
         for i, (repeat, setting) in enumerate(runs):
             if (setting.key, repeat) in known or self._failures[setting.key] >= MAX_FAILURES:
                 continue
-            self._observe.pulse(ReproductionPulse(setting, repeat, i, len(runs), self._left_s(runs[i:])))
+            if time.perf_counter() + self._left_s([(repeat, setting)]) > end_s:
+                is_whole = False
+                continue
+            self._observe.pulse(ReproductionPulse(setting.name, i, len(runs), self._left_s(runs[i:])))
             run = self._take(setting, self._folder, repeat)
             self._failures[setting.key] += bool(run.failed)
             self._taken.append(run)
             append_lines(self._folder.taken, [run])
-            self._observe.pulse(ReproductionPulse(setting, repeat, i + 1, len(runs), self._left_s(runs[i + 1 :]), run))
+            left_s = self._left_s(runs[i + 1 :])
+            self._observe.pulse(ReproductionPulse(setting.name, i + 1, len(runs), left_s, run))
+        return is_whole
+
+    def _predict(self, end_s: float, runs: Sequence[tuple[int, Setting]]) -> bool:
+        """Predict settings with more workers than cores; return whether there was time for all calibrations."""
+        if self._record.quick:
+            return True
+        known = {prediction.setting for prediction in self._predictions if not prediction.failed}
+        needs = [need for need in needed(self._papers, self._machine.cores) if need.setting.key not in known]
+        self._keep_predictions(list(not_simulated(needs)))
+        is_whole = True
+        tasks = calibrations(needs)
+        for i, task in enumerate(tasks):
+            if time.perf_counter() + task.about_s > end_s:
+                is_whole = False
+                continue
+            left_s = self._left_s(runs) + sum(other.about_s for other in tasks[i:])
+            self._observe.pulse(ReproductionPulse(task.name, 0, len(runs), left_s))
+            newer = predict(task, needs, self._folder.calibration, self._observe.say)
+            self._keep_predictions(newer)
+            failed = next((f": {prediction.failed}" for prediction in newer if prediction.failed), "")
+            self._observe.say(f"{task.name}: {sum(not one.failed for one in newer)} settings predicted{failed}")
+        return is_whole
+
+    def _keep_predictions(self, newer: list[Prediction]) -> None:
+        """Add predictions to those of before, and write them at once: a calibration takes a minute."""
+        again = {prediction.setting for prediction in newer}
+        self._predictions = [kept for kept in self._predictions if kept.setting not in again] + newer
+        self._record = self._record.model_copy(update={"predictions": self._predictions})
+        self._folder.write(self._record)
 
     def finish(self, status: Literal["complete", "interrupted"]) -> ReproductionRecord:
         """Compare the runs with the papers, and write the record."""
@@ -173,7 +216,7 @@ class _Reproduction:
             update={
                 "status": status,
                 "wall_s": self._record.wall_s + time.perf_counter() - self._begun,
-                "papers": [compare(paper, readings, self._machine.cores) for paper in self._papers],
+                "papers": [compare(paper, readings, self._machine.cores, self._predictions) for paper in self._papers],
                 "taken": self._taken,
             }
         )
@@ -191,7 +234,18 @@ class _Reproduction:
             self._observe.say(
                 "--quick: fewer steps, one repeat; rows that it leaves out, or cuts the data of, are not judged"
             )
+        else:
+            self._announce_predictions()
         self._observe.say(f"{runs} runs to do")
+
+    def _announce_predictions(self) -> None:
+        needs = needed(self._papers, self._machine.cores)
+        if tasks := calibrations(needs):
+            minutes = sum(task.about_s for task in tasks) / 60
+            self._observe.say(
+                f"{len(needs)} settings have more workers than the {self._machine.cores} cores here and are predicted, "
+                f"too, from calibrations of {len(tasks)} tasks, about {minutes:.0f} min where there are none yet"
+            )
 
     def _left_s(self, runs: Sequence[tuple[int, Setting]]) -> float:
         """Estimate the time of `runs`: as expected, times how much longer than expected the others took."""

@@ -4,7 +4,7 @@ Seconds of another machine are never judged, only shown with their ratio: what a
 speed-ups, what it says about learning in its accuracies.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from manyhands.measurement.stats import through
 from manyhands.record.papers import FigureKind, PaperFigure, Verdict
@@ -29,6 +29,9 @@ RULES = (
     f"shares of the time: reproduced within ±{SHARE_POINTS:g} points; counts: equal",
     "seconds are not judged: they are another machine's; (36×) means that it took 36 times as long there",
     "† oversubscribed: more workers than cores; such times say nothing about speed-up, whatever they are",
+    "‡ predicted, not measured: simulated from a calibration of this machine for the paper's own workers or nodes, "
+    "with a 90 % interval, or scheduled from measured folds; it agrees or disagrees by the same tolerances, and "
+    "reproduces nothing",
 )
 
 SPEEDS: tuple[FigureKind, ...] = ("speed-up", "improvement")
@@ -38,6 +41,15 @@ BY_WEIGHT: tuple[Verdict, ...] = (
     *("baseline", "not judged", "shown"),
 )  # fmt: skip
 """The verdict of a row is the first of these that one of its figures has."""
+
+
+PREDICTED = {
+    "agrees": "agrees",
+    "above": "disagrees, above",
+    "below": "disagrees, below",
+    "too wide": "its interval is too wide to judge",
+}
+"""Verdicts of predictions in words."""
 
 
 def judge(kind: FigureKind, published: Published, ours: Interval) -> Verdict:
@@ -89,7 +101,7 @@ def row_verdict(figures: Iterable[PaperFigure]) -> Verdict:
     return min((figure.verdict for figure in figures), key=BY_WEIGHT.index, default="shown")
 
 
-def row_why(figures: Iterable[PaperFigure], verdict: Verdict) -> str:
+def row_why(figures: Sequence[PaperFigure], verdict: Verdict) -> str:
     """Give the reasons of a row's verdict, and the verdicts of its other figures."""
     columns: dict[str, list[str]] = {}
     for figure in sorted(figures, key=lambda figure: BY_WEIGHT.index(figure.verdict)):
@@ -100,4 +112,7 @@ def row_why(figures: Iterable[PaperFigure], verdict: Verdict) -> str:
             columns.setdefault(f"{what}: {figure.why}", []).append(figure.column)
         elif figure.verdict != verdict:
             columns.setdefault(what, []).append(figure.column)
+    for figure in figures:
+        if figure.predicted and figure.predicted.verdict:
+            columns.setdefault(f"predicted: {PREDICTED[figure.predicted.verdict]}", []).append(figure.column)
     return "; ".join(f"{', '.join(names)} {what}" for what, names in columns.items())

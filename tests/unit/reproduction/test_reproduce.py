@@ -10,7 +10,9 @@ from manyhands.errors import UserError
 from manyhands.record.owner import own
 from manyhands.record.papers import ReproductionDir, ReproductionRecord, Taken
 from manyhands.report import papers as words
-from manyhands.reproduction.base import Setting
+from manyhands.reproduction.base import HostFacts, Setting
+from manyhands.reproduction.papers import papers_of
+from manyhands.reproduction.predict import Calibrated
 from manyhands.reproduction.run import Observer, ReproductionPulse, plan, reproduce
 from manyhands.reproduction.store import read_taken, to_resume
 
@@ -55,6 +57,31 @@ def test_progress_ends_at_the_total_and_with_nothing_left(tmp_path: Path) -> Non
     assert any("about 1 min on 2 cores" in line for line in said)
 
 
+def test_settings_beyond_the_cores_are_predicted_once_and_kept_apart(
+    tmp_path: Path, calibrated: list[Calibrated]
+) -> None:
+    stopped = reproduce("001", out=tmp_path, take=stopping([], 5))
+    record = reproduce("001", out=tmp_path, resume=True, take=taker([]))
+    assert [(task.task, task.engines) for task in calibrated] == [("mlp", ("mpi", "threads"))], "not again"
+    assert stopped.predictions
+    assert sorted(map(str, stopped.predictions)) == sorted(map(str, record.predictions))
+    table = next(table for table in record.papers[0].tables if table.name == "table 4")
+    for row in table.rows:
+        speed_up = row.figures[-1]
+        assert (speed_up.predicted is not None) == (row.oversubscribed and row.labels[0] != "Hybrid"), row.labels
+        if speed_up.predicted:
+            assert row.verdict == "oversubscribed", "a prediction reproduces nothing"
+            assert speed_up.predicted.value == pytest.approx(row.workers)
+            assert "speed-up predicted: " in row.why
+    assert any("Not predicted: Hybrid 2×2" in note for note in table.notes)
+
+
+def test_quick_predicts_nothing(tmp_path: Path, calibrated: list[Calibrated]) -> None:
+    record = reproduce("001", quick=True, out=tmp_path, take=taker([]))
+    assert not calibrated
+    assert not record.predictions
+
+
 def test_a_setting_that_fails_is_marked_and_the_rest_goes_on(tmp_path: Path) -> None:
     seen: list[tuple[str, int]] = []
     fails = taker(seen, lambda setting: "rank 3 on host a was killed" if setting.workers == 4 else "")
@@ -94,6 +121,20 @@ def test_a_stopped_one_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [*before, *after] == whole
 
 
+def test_what_does_not_fit_the_budget_is_left_for_later(tmp_path: Path) -> None:
+    before: list[tuple[str, int]] = []
+    shortest_s = min(setting.about_s for setting in plan_of("003", quick=False))
+    some = reproduce("003", out=tmp_path, take=taker(before), budget_s=1.5 * shortest_s)
+    assert some.status == "interrupted"
+    assert before
+    after: list[tuple[str, int]] = []
+    whole = reproduce("003", out=tmp_path, resume=True, take=taker(after))
+    assert whole.status == "complete"
+    assert not set(before) & set(after)
+    with pytest.raises(UserError, match="budget must be more than 0 s, got -1"):
+        reproduce("003", out=tmp_path, budget_s=-1, take=taker([]))
+
+
 def test_one_that_is_going_on_is_not_resumed(tmp_path: Path) -> None:
     stopped = reproduce("001", quick=True, out=tmp_path, take=stopping([], 3))
     after: list[tuple[str, int]] = []
@@ -113,11 +154,8 @@ def test_a_line_that_was_cut_off_is_measured_again(tmp_path: Path) -> None:
     assert all(json.loads(line) for line in folder.taken.read_text().splitlines())
 
 
-def plan_of(number: str) -> list[Setting]:
-    from manyhands.reproduction.papers import papers_of
-    from manyhands.reproduction.run import this_machine
-
-    return plan(papers_of(number, this_machine()), quick=True)
+def plan_of(number: str, *, quick: bool = True) -> list[Setting]:
+    return plan(papers_of(number, HostFacts(2)), quick=quick)
 
 
 def test_what_failed_is_tried_again_when_going_on(tmp_path: Path) -> None:
