@@ -131,11 +131,17 @@ def _split(record: SweepRecord) -> Figure:
 CAUSES = {
     "comm": "communication",
     "wait": "waiting",
+    "slow-rank": "a slow rank",
+    "straggler": "stragglers",
+    "uneven": "uneven shares",
+    "others": "other programs",
+    "data": "gathering data",
     "serial": "serial work",
     "small-batch": "small batches",
     "oversubscription": "oversubscription",
     "memory": "sharing the machine",
     "unclear": "small batches or sharing the machine",
+    "unattributed": "no single cause",
 }
 """Causes of lost time in words."""
 
