@@ -216,12 +216,12 @@ def _small_and_whole(loss: Loss, longer: str) -> str:
     samples = loss.batch / loss.cell.size
     return (
         f"for {plain(samples)} samples one worker alone takes {_time_of(loss, 'small-batch')} {longer} "
-        f"than 1/{loss.cell.size} of its {milliseconds(loss.alone.compute_ms)} for {round(samples / loss.share):,}"
+        f"than 1/{loss.cell.size} of its {milliseconds(loss.alone_compute_ms)} for {round(samples / loss.share):,}"
     )
 
 
 def _beside_and_alone(loss: Loss, longer: str) -> str:
-    takes = milliseconds(loss.row.compute_ms)
+    takes = milliseconds(loss.compute_ms)
     return f"computing takes {takes} a step, {_time_of(loss, 'memory')} {longer} than one worker alone"
 
 

@@ -29,6 +29,8 @@ class Repeat:
     view: StepView
     """Its step as the typical rank sees it."""
     lost_ms: dict[Cause, float]
+    alone: StepView
+    """The step of the baseline."""
     start_ms: float
     """Computing and gathering time of a worker alone that does not grow with its batch."""
 
@@ -121,6 +123,16 @@ class Loss:
         """Return the median of the milliseconds that a step lost to a cause."""
         return float(np.median([repeat.lost_ms.get(cause, 0.0) for repeat in self.repeats]))
 
+    @property
+    def compute_ms(self) -> float:
+        """Median computing time of the typical rank."""
+        return float(np.median([repeat.view.compute_ms for repeat in self.repeats]))
+
+    @property
+    def alone_compute_ms(self) -> float:
+        """Median computing time of the baseline."""
+        return float(np.median([repeat.alone.compute_ms for repeat in self.repeats]))
+
     @cached_property
     def slow_rank(self) -> RankSteps | None:
         """The rank that is slow in most repeats; None where there is none."""
@@ -177,7 +189,7 @@ def _repeat(loss: Loss, number: int, run: Measure) -> Repeat:
         growth = rows / (alone_run.batch_size - rows)
         for part_ms, whole_ms in ((undisturbed, alone.compute_ms), (seen.data_ms, alone.data_ms)):
             start_ms += min(max(0.0, part_ms - growth * (whole_ms - part_ms)), part_ms)
-    return Repeat(run, seen, _taken_from(lost_ms), start_ms if loss.has_probe else 0.0)
+    return Repeat(run, seen, _taken_from(lost_ms), alone, start_ms if loss.has_probe else 0.0)
 
 
 def _taken_from(lost_ms: dict[Cause, float]) -> dict[Cause, float]:

@@ -11,6 +11,7 @@ The usual step of the typical rank knows neither, so that the time beyond it has
 With two ranks either may be the typical one: it is the one nearer to a worker alone with as many rows.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 from manyhands.measurement.measure import usual_ms
@@ -81,8 +82,8 @@ def _typical(typical: RankSteps, slowest: RankSteps, size: int, sample_ms: float
 def _taken_ms(run: Measure, size: int, beyond_ms: float) -> float:
     """Return how much longer a step took since other programs had the cores.
 
-    A rank lacked a core for some time on average. As the others wait for it, a step may take longer by that time of all
-    ranks together, but not by less than that of one.
+    A rank lacked a core for some time on average. If all ranks lack it at once, a step takes that much longer; if one
+    after the other, while the rest wait, that of all together. The geometric mean of both is taken.
     """
     assert run.typical
     assert run.slowest
@@ -92,4 +93,4 @@ def _taken_ms(run: Measure, size: int, beyond_ms: float) -> float:
     if not lacked_ms:  # the system does not tell
         lacking = (run.others.cores + run.others.wanted - run.others.of) / run.others.wanted
         lacked_ms = run.step_ms * min(1.0, lacking)
-    return min(max(beyond_ms, lacked_ms), size * lacked_ms)
+    return min(max(beyond_ms, math.sqrt(size) * lacked_ms), size * lacked_ms)
