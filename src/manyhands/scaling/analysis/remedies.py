@@ -30,6 +30,8 @@ BACKWARD = 2 / 3
 """Share of the backward pass in compute: it makes two products for each one of the forward pass."""
 SLACK = 0.25
 """How far a predicted saving of time may be off, besides how it differs from repeat to repeat."""
+OTHERS_SLACK = 0.5
+"""The same for other programs: whether ranks lack a core at once or in turn is not known."""
 
 
 def remedies(loss: Loss, rows: list[Row], fits: list[Fit]) -> list[Remedy]:
@@ -53,7 +55,7 @@ def remedies(loss: Loss, rows: list[Row], fits: list[Fit]) -> list[Remedy]:
 def _end_others(loss: Loss) -> Iterator[Remedy]:
     """Recommend to end the programs that take the run's cores."""
     if "others" in loss.parts:
-        gain = _predicted(loss, lambda repeat: repeat.lost_ms["others"])
+        gain = _predicted(loss, lambda repeat: repeat.lost_ms["others"], slack=OTHERS_SLACK)
         assert loss.row.others
         used = f"{loss.row.others.cores:.1f} of {loss.row.others.of:g} cores on {loss.row.others.host}"
         yield _remedy("others", f"End the other programs, which use {used}", gain, "", "and measure again")
@@ -277,10 +279,16 @@ def _remedy(cause: Cause, what: str, gain: Interval | Gain, command: str, note: 
     return Remedy(cause=cause, sentence=sentence, gain_pct=gain_pct, gain_span=span, command=command)
 
 
-def _predicted(loss: Loss, saved_ms: Callable[[Repeat], float], work: float = 1.0, cores: int | None = None) -> Gain:
+def _predicted(
+    loss: Loss,
+    saved_ms: Callable[[Repeat], float],
+    work: float = 1.0,
+    cores: int | None = None,
+    slack: float = SLACK,
+) -> Gain:
     """Return the gain in samples/s, in percent, if `work` steps of a repeat become one that takes `saved_ms` less.
 
-    The bounds are those of the repeats, with a saving that is off by `SLACK`.
+    The bounds are those of the repeats, with a saving that is off by `slack`.
     """
 
     def gain_pct(repeat: Repeat, trust: float) -> float:
@@ -288,7 +296,7 @@ def _predicted(loss: Loss, saved_ms: Callable[[Repeat], float], work: float = 1.
         return min(most, (now_ms / max(now_ms - trust * saved_ms(repeat), 0.01 * repeat.run.step_ms) - 1) * 100)
 
     most = _most_pct(loss, cores)
-    bounds = [gain_pct(repeat, trust) for repeat in loss.repeats for trust in (1 - SLACK, 1, 1 + SLACK)]
+    bounds = [gain_pct(repeat, trust) for repeat in loss.repeats for trust in (1 - slack, 1, 1 + slack)]
     return Gain("about", median_of(gain_pct(repeat, 1.0) for repeat in loss.repeats), min(bounds), max(bounds))
 
 
