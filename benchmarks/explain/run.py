@@ -2,6 +2,7 @@
 
     python benchmarks/explain/run.py slow_rank straggler     # some causes, two minutes or so each; `all` for every one
     python benchmarks/explain/run.py --table                 # only write the table from the records again
+    python benchmarks/explain/run.py --explain               # explain the kept runs as this version does
 
 Each cause is a task of `plants.py`. A real `manyhands scale` with threads, MPI and torch explains it; then the first
 remedy is carried out, in turn with runs as they were. One JSON file for each cause in a dated folder.
@@ -13,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,8 +25,9 @@ import plants
 from manyhands import scale
 from manyhands.machine import facts
 from manyhands.measurement.measure import measure
-from manyhands.record.sweep import Finding, Measure, Remedy, SweepRecord
+from manyhands.record.sweep import Cell, Finding, Measure, Remedy, Row
 from manyhands.report.words import remedy_sentence
+from manyhands.scaling.analysis.analyse import analyse
 
 HERE = Path(__file__).parent
 TABLE = "<!-- made by run.py -->"
@@ -50,19 +52,22 @@ BY_HAND = {"slow-rank": "plain", "data": "plain", "others": "plain"}
 def main() -> None:
     """Run the given causes, keep their records, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("causes", nargs="*", choices=[*CAUSES, "all"], default=[])
+    parser.add_argument("causes", nargs="*", metavar="CAUSE", help=f"all, or some of {', '.join(CAUSES)}")
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--pairs", type=int, default=3, help="runs before and after the remedy")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--out", type=Path, default=HERE / "records" / time.strftime("%Y-%m-%d"))
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--explain", action="store_true", help="explain the kept runs as this version does")
     options = parser.parse_args()
+    if not {*options.causes} <= {*CAUSES, "all"} or not (options.causes or options.table or options.explain):
+        parser.error(f"name some of {', '.join(CAUSES)}, or all, or give --table or --explain")
     for plant in CAUSES if "all" in options.causes else options.causes:
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / f"{plant}.json").write_text(json.dumps(examine(plant, options), indent=1) + "\n")
-    if not options.causes and not options.table:
-        parser.error("name a cause, or all, or --table")
+    for path in options.out.glob("*.json") if options.explain else ():
+        explain_again(path)
     write_table(options.out)
 
 
@@ -76,30 +81,56 @@ def examine(plant: str, options: argparse.Namespace) -> dict[str, Any]:
         )  # fmt: skip
     results = {}
     for engine in engines:
-        (finding,) = [finding for finding in record.findings if f" {engine} " in finding.row]
-        (row,) = [row for row in record.rows if row.cell.key == finding.row]
-        assert row.step_ms
-        lost_ms = {part.cause: part.percent / 100 * row.step_ms.value for part in finding.parts}
-        print(f"{plant} {engine}:", *finding.sentences, *finding.remedies[:1], sep="\n  ", file=sys.stderr, flush=True)
+        told = explained(engine, record.rows, record.findings)
+        print(f"{plant} {engine}:", *told["sentences"], *told["remedies"], sep="\n  ", file=sys.stderr, flush=True)
+        first = told.pop("first")
         results[engine] = {
-            "step_ms": row.step_ms.value,
-            "efficiency": row.efficiency.value if row.efficiency else None,
-            "lost_ms": lost_ms,
+            **told,
             "planted_ms": planted_ms(plant, engine, options),
-            "headline": finding.headline,
-            "sentences": finding.sentences,
-            "remedies": [remedy_sentence(remedy) for remedy in finding.remedies],
-            "first": carry_out(plant, engine, finding, record, options),
+            "first": first and carry_out(plant, engine, first, options),
         }
     return {
         "plant": plant,
         "cause": CAUSES[plant],
         "engines": results,
+        "cells": [cell.model_dump(mode="json") for cell in record.cells],
         "measures": [run.model_dump(mode="json") for run in record.measures],
         "settings": {"steps": options.steps, "repeats": options.repeats, "pairs": options.pairs, "workers": WORKERS},
         "hardware": facts.hardware(),
         "versions": facts.versions(),
     }
+
+
+def explained(engine: str, rows: Sequence[Row], findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return what the explanation says of an engine."""
+    (finding,) = [finding for finding in findings if f" {engine} " in finding.row]
+    (row,) = [row for row in rows if row.cell.key == finding.row]
+    assert row.step_ms
+    return {
+        "step_ms": row.step_ms.value,
+        "efficiency": row.efficiency.value if row.efficiency else None,
+        "lost_ms": {part.cause: part.percent / 100 * row.step_ms.value for part in finding.parts},
+        "headline": finding.headline,
+        "sentences": finding.sentences,
+        "remedies": [remedy_sentence(remedy) for remedy in finding.remedies],
+        "first": finding.remedies[0].model_dump(mode="json") if finding.remedies else None,
+    }
+
+
+def explain_again(path: Path) -> None:
+    """Explain the kept runs of a plant as this version does; what a remedy brought stays if it is still the first."""
+    kept = json.loads(path.read_text())
+    cells, runs = (
+        list(map(kind.model_validate, kept[name])) for kind, name in ((Cell, "cells"), (Measure, "measures"))
+    )
+    again = analyse("strong", cells, runs, kept["hardware"]["cores"])
+    for engine, result in kept["engines"].items():
+        told = explained(engine, again.rows, again.findings)
+        promised, before = told.pop("first"), result["first"]
+        same = promised and before and promised["command"] == before["promised"]["command"]
+        same = same and promised["cause"] == before["promised"]["cause"]
+        result |= {**told, "first": {**before, "promised": promised} if same else promised and {"promised": promised}}
+    path.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def planted_ms(plant: str, engine: str, options: argparse.Namespace) -> float:
@@ -141,14 +172,9 @@ def measured_ms(plant: str, engine: str, options: argparse.Namespace) -> float:
     return statistics.median(more)
 
 
-def carry_out(
-    plant: str, engine: str, finding: Finding, record: SweepRecord, options: argparse.Namespace
-) -> dict[str, Any] | None:
-    """Carry out the first remedy, in turn with runs as they were; None where there is none, or it needs more hosts."""
-    if not finding.remedies:
-        return None
-    remedy = finding.remedies[0]
-    kept: dict[str, Any] = {"sentence": remedy_sentence(remedy), "promised": remedy.model_dump(mode="json")}
+def carry_out(plant: str, engine: str, promised: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Carry out the first remedy, in turn with runs as they were, unless it needs more hosts."""
+    remedy, kept = Remedy.model_validate(promised), {"promised": promised}
     if "more machines" in remedy.sentence:
         return kept
     gains = []
@@ -189,8 +215,8 @@ def train_command(
     plant: str, engine: str, workers: int, options: argparse.Namespace, more: dict[str, Any]
 ) -> list[str]:
     """Return the command of a training run whose record does not matter."""
-    settings = {"engine": engine, "workers": workers, "steps": options.steps, "out": "/dev/null/none", **more}
-    words = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items() if name != "out"]
+    settings = {"engine": engine, "workers": workers, "steps": options.steps, **more}
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
     return [sys.executable, "-m", "manyhands", "train", task_of(plant), *words, f"--out={TRASH.name}"]
 
 
@@ -234,7 +260,7 @@ def remedy_cells(first: dict[str, Any] | None) -> list[str]:
         return ["none", "", "", ""]
     promised = first["promised"]
     low, high = promised["gain_span"]
-    what, *_ = first["sentence"].partition(":")
+    what, *_ = promised["sentence"].partition(": ")
     said = [f"{what} `{promised['command']}`" if promised["command"] else what]
     said.append(f"{promised['gain_pct']:.0f} % ({low:.0f} to {high:.0f})")
     if "brought_pct" not in first:

@@ -30,8 +30,9 @@ BACKWARD = 2 / 3
 """Share of the backward pass in compute: it makes two products for each one of the forward pass."""
 SLACK = 0.25
 """How far a predicted saving of time may be off, besides how it differs from repeat to repeat."""
-OTHERS_SLACK = 0.5
-"""The same for other programs: whether ranks lack a core at once or in turn is not known."""
+AT_LEAST = 0.5
+"""The least share of a saving to count on where ranks compute at the same time afterwards, as they did not before: they
+then share the machine."""
 
 
 def remedies(loss: Loss, rows: list[Row], fits: list[Fit]) -> list[Remedy]:
@@ -55,7 +56,7 @@ def remedies(loss: Loss, rows: list[Row], fits: list[Fit]) -> list[Remedy]:
 def _end_others(loss: Loss) -> Iterator[Remedy]:
     """Recommend to end the programs that take the run's cores."""
     if "others" in loss.parts:
-        gain = _predicted(loss, lambda repeat: repeat.lost_ms["others"], slack=OTHERS_SLACK)
+        gain = _predicted(loss, lambda repeat: repeat.lost_ms["others"], least=AT_LEAST)
         assert loss.row.others
         used = f"{loss.row.others.cores:.1f} of {loss.row.others.of:g} cores on {loss.row.others.host}"
         yield _remedy("others", f"End the other programs, which use {used}", gain, "", "and measure again")
@@ -69,7 +70,7 @@ def _slow_rank(loss: Loss) -> Iterator[Remedy]:
     what = f"Find out why rank {slow.rank} on {slow.host} is slow"
     if loss.hosts > 1:
         what += ", or leave that host out"
-    gain = _predicted(loss, lambda repeat: repeat.lost_ms.get("slow-rank", 0.0))
+    gain = _predicted(loss, lambda repeat: repeat.lost_ms.get("slow-rank", 0.0), least=AT_LEAST)
     yield _remedy("slow-rank", what, gain, "", "if it becomes as fast as the others")
 
 
@@ -284,11 +285,12 @@ def _predicted(
     saved_ms: Callable[[Repeat], float],
     work: float = 1.0,
     cores: int | None = None,
-    slack: float = SLACK,
+    least: float = 1 - SLACK,
 ) -> Gain:
     """Return the gain in samples/s, in percent, if `work` steps of a repeat become one that takes `saved_ms` less.
 
-    The bounds are those of the repeats, with a saving that is off by `slack`.
+    The bounds are those of the repeats, with a saving that is at least the share `least` and at most
+    `SLACK` more.
     """
 
     def gain_pct(repeat: Repeat, trust: float) -> float:
@@ -296,7 +298,7 @@ def _predicted(
         return min(most, (now_ms / max(now_ms - trust * saved_ms(repeat), 0.01 * repeat.run.step_ms) - 1) * 100)
 
     most = _most_pct(loss, cores)
-    bounds = [gain_pct(repeat, trust) for repeat in loss.repeats for trust in (1 - slack, 1, 1 + slack)]
+    bounds = [gain_pct(repeat, trust) for repeat in loss.repeats for trust in (least, 1, 1 + SLACK)]
     return Gain("about", median_of(gain_pct(repeat, 1.0) for repeat in loss.repeats), min(bounds), max(bounds))
 
 

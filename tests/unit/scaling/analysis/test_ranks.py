@@ -1,6 +1,7 @@
 """Planted causes among the ranks: the explanation names them, and what they cost lands on them."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +21,18 @@ Plant = Callable[[Times, int], Times]
 """Changes the computing times of all ranks (rows) and steps (columns) of a repeat."""
 
 
-def _measure(cell: Cell, repeat: int, compute_ms: Times, **more: object) -> Measure:
+def _measure(
+    cell: Cell,
+    repeat: int,
+    compute_ms: Times,
+    *,
+    gather_ms: float = 0.0,
+    starved_ms: float = 0.0,
+    others: Others | None = None,
+) -> Measure:
     """Return the run in which ranks computed for these times, and waited for each other in each step."""
     ranks, batch = len(compute_ms), int(cell.batch_size)
     last = np.bincount(compute_ms.argmax(0), minlength=ranks) / STEPS
-    gather_ms = float(str(more.pop("gather_ms", 0.0)))
     workers = [
         RankSteps(
             rank=rank,
@@ -35,12 +43,11 @@ def _measure(cell: Cell, repeat: int, compute_ms: Times, **more: object) -> Meas
             sd_ms=times.std(),
             gather_ms=gather_ms,
             serial_ms=SERIAL_MS,
-            starved_ms=float(str(more.get("starved_ms", 0.0))),
+            starved_ms=starved_ms,
             last=last[rank] if ranks > 1 else 0.0,
         )
         for rank, times in enumerate(compute_ms)
     ]
-    more.pop("starved_ms", None)
     comm_ms = COMM_MS if ranks > 1 else 0.0
     return Measure(
         cell=cell.key,
@@ -56,12 +63,12 @@ def _measure(cell: Cell, repeat: int, compute_ms: Times, **more: object) -> Meas
         gather_ms=gather_ms,
         typical=typical_of(workers),
         slowest=max(workers, key=usual_ms),
-        **more,
+        others=others,
     )
 
 
 def _explained(
-    workers: int, plant: Plant, *, batch: int = BATCH, sample_ms: float = 0.1, gather_ms: float = 0.0, **more: object
+    workers: int, plant: Plant, *, batch: int = BATCH, sample_ms: float = 0.1, gather_ms: float = 0.0, **more: Any
 ) -> tuple[Finding, dict[str, float]]:
     """Return the finding of `workers` workers of whom only those have the planted cause, and its parts in ms."""
     random, measures = np.random.default_rng(0), []
@@ -71,8 +78,8 @@ def _explained(
             rows = np.diff([rank * int(cell.batch_size) // cell.size for rank in range(cell.size + 1)])
             usual_ms = sample_ms * rows[:, None] * (1 + 0.01 * random.standard_normal((cell.size, STEPS)))
             mine = plant(usual_ms, repeat) if cell.size > 1 else usual_ms
-            at = {"gather_ms": gather_ms, **(more if cell.size > 1 else {})}
-            measures.append(_measure(cell, repeat, mine + gather_ms, **at))
+            beside = more if cell.size > 1 else {}
+            measures.append(_measure(cell, repeat, mine + gather_ms, gather_ms=gather_ms, **beside))
     found = analyse("strong", cells, measures, workers)
     (finding,) = found.findings
     (row,) = [row for row in found.rows if row.cell.key == finding.row]
@@ -107,7 +114,7 @@ def test_a_slow_rank_is_named_and_costs_what_it_takes_longer(
     finding, lost_ms = _explained(workers, _slow(rank, planted_ms), batch=64 * workers)
     assert lost_ms["slow-rank"] == pytest.approx(planted_ms, rel=0.2)
     assert abs(lost_ms["memory"]) < 0.2 * planted_ms
-    (sentence,) = [sentence for sentence in finding.sentences if "is slow" in sentence]
+    (sentence,) = [sentence for sentence in finding.sentences if "is slow:" in sentence]
     assert f"rank {rank} on here is slow: it computes" in sentence
     assert "the last in 100 % of the steps" in sentence
     (remedy,) = [remedy for remedy in finding.remedies if remedy.cause == "slow-rank"]
@@ -116,7 +123,7 @@ def test_a_slow_rank_is_named_and_costs_what_it_takes_longer(
 
 
 @settings(max_examples=20)
-@given(st.sampled_from([2, 4, 8]), st.floats(5.0, 50.0), st.floats(0.02, 0.1))
+@given(st.sampled_from([2, 4, 8]), st.floats(20.0, 50.0), st.floats(0.02, 0.1))
 def test_long_steps_of_any_rank_are_stragglers_and_nobody_is_named(
     workers: int, planted_ms: float, share: float
 ) -> None:
@@ -152,7 +159,7 @@ def test_of_two_ranks_the_one_like_a_worker_alone_is_the_typical_one() -> None:
     finding, lost_ms = _explained(2, quick)
     assert lost_ms["slow-rank"] == 0
     assert lost_ms["memory"] == pytest.approx(0, abs=0.1)
-    assert not any("is slow" in sentence for sentence in finding.sentences)
+    assert not any("is slow:" in sentence for sentence in finding.sentences)
 
 
 @given(st.floats(1.0, 20.0))
