@@ -77,10 +77,16 @@ def _headline(kind: Kind, row: Row) -> str:
 
 
 def _sentences(loss: Loss) -> list[str]:
-    """Return a sentence for each part, the largest loss first, then gains; of a superlinear row, gains first."""
+    """Return a sentence for each part, the largest loss first, then gains; of a superlinear row, gains first.
+
+    What is not attributed comes last.
+    """
     assert loss.row.efficiency
     superlinear = loss.row.efficiency.value > 1
-    order = sorted(loss.parts.items(), key=lambda part: ((part[1] < 0) != superlinear, -abs(part[1])))
+    order = sorted(
+        loss.parts.items(),
+        key=lambda part: (part[0] == "unattributed", (part[1] < 0) != superlinear, -abs(part[1])),
+    )
     large = [(cause, percent) for cause, percent in order if abs(percent) >= WORTH_A_SENTENCE_PCT]
     rest = sum(percent for _, percent in order) - sum(percent for _, percent in large)
     lost, won, noise = _lost(loss), _won(loss), " (which may be noise)"

@@ -22,6 +22,8 @@ MOST = 3
 LEAST_GAIN_PCT = 1.0
 """Remedies that bring less are not shown."""
 PERIOD = 8
+MEASURED = "measured here"
+"""How the gain of a remedy is told that the sweep has tried."""
 OVERLAPPING = {"mpi", "torch", "ray"}
 """Engines on which an all-reduce progresses by itself; with threads nobody else is there to do it."""
 PROCESSES = {"mpi", "torch", "ray"}
@@ -45,12 +47,13 @@ def remedies(loss: Loss, rows: list[Row], fits: list[Fit]) -> list[Remedy]:
         if not loss.row.oversubscribed:
             candidates += [*_strategies(loss, rows), *_larger_batch(loss, rows), *_even_batch(loss)]
             candidates += [*_slow_rank(loss), *_faster_data(loss)]
-    worth = [
-        remedy
-        for remedy in candidates
-        if remedy.gain_pct >= LEAST_GAIN_PCT and loss.parts.get(remedy.cause, 0.0) >= LEAST_GAIN_PCT
-    ]
+    worth = [remedy for remedy in candidates if remedy.gain_pct >= LEAST_GAIN_PCT and _applies(loss, remedy)]
     return sorted(worth, key=lambda remedy: -remedy.gain_pct)[:MOST]
+
+
+def _applies(loss: Loss, remedy: Remedy) -> bool:
+    """Return whether a remedy was measured, or is against something that costs time here."""
+    return MEASURED in remedy.sentence or loss.parts.get(remedy.cause, 0.0) >= LEAST_GAIN_PCT
 
 
 def _end_others(loss: Loss) -> Iterator[Remedy]:
@@ -271,7 +274,7 @@ def _remedy(cause: Cause, what: str, gain: Interval | Gain, command: str, note: 
     if isinstance(gain, Interval):
         # A gain that may be noise counts as none.
         gain_pct, span = gain.value if gain.is_known and gain.low > 0 else 0.0, (gain.low, gain.high)
-        brings = f"measured here: {gain_pct:.1f} % more samples/s{in_brackets(with_coverage(gain, 1, 1))}"
+        brings = f"{MEASURED}: {gain_pct:.1f} % more samples/s{in_brackets(with_coverage(gain, 1, 1))}"
     else:
         gain_pct, span = gain.value, (gain.low if gain.about == "about" else min(0.0, gain.low), gain.high)
         bounds = f" ({span[0]:.0f} to {span[1]:.0f})" if gain.about == "about" else ""
