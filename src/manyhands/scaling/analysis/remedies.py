@@ -150,7 +150,8 @@ def _larger_batch(loss: Loss, rows: list[Row]) -> Iterator[Remedy]:
     batch = 2 * loss.batch
     best = _fastest(loss, [row for row in rows if row.cell == _but(loss, batch_size=batch)])
     what, note = f"Take twice the batch, {batch:,} samples", "fewer and larger steps, which changes the mathematics"
-    gain = best[1] if best else _predicted(loss, _fixed_ms, work=2.0)
+    # Long steps may come with each step, as those of an interrupted rank, or grow with the rows.
+    gain = best[1] if best else _predicted(loss, _fixed_ms, work=2.0, perhaps_ms=_straggler_ms)
     yield _remedy(_larger(loss, "comm", "serial", "data", "small-batch"), what, gain, f"--batch-size {batch}", note)
 
 
@@ -159,6 +160,10 @@ def _fixed_ms(repeat: Repeat) -> float:
     seen = repeat.view
     alike = seen.compute_ms / max(seen.compute_ms - repeat.lost_ms.get("memory", 0.0), 1e-9)
     return seen.comm_ms + seen.serial_ms + repeat.start_ms * max(1.0, alike)
+
+
+def _straggler_ms(repeat: Repeat) -> float:
+    return max(0.0, repeat.lost_ms.get("straggler", 0.0))
 
 
 def _even_batch(loss: Loss) -> Iterator[Remedy]:
@@ -289,20 +294,23 @@ def _predicted(
     work: float = 1.0,
     cores: int | None = None,
     least: float = 1 - SLACK,
+    perhaps_ms: Callable[[Repeat], float] = lambda repeat: 0.0,
 ) -> Gain:
     """Return the gain in samples/s, in percent, if `work` steps of a repeat become one that takes `saved_ms` less.
 
     The bounds are those of the repeats, with a saving that is at least the share `least` and at most
-    `SLACK` more.
+    `SLACK` more; half of `perhaps_ms` is counted on, and between nothing and all of it may be saved.
     """
 
-    def gain_pct(repeat: Repeat, trust: float) -> float:
+    def gain_pct(repeat: Repeat, trust: float, chance: float) -> float:
         now_ms = work * repeat.run.step_ms
-        return min(most, (now_ms / max(now_ms - trust * saved_ms(repeat), 0.01 * repeat.run.step_ms) - 1) * 100)
+        saving_ms = trust * (saved_ms(repeat) + chance * perhaps_ms(repeat))
+        return min(most, (now_ms / max(now_ms - saving_ms, 0.01 * repeat.run.step_ms) - 1) * 100)
 
     most = _most_pct(loss, cores)
-    bounds = [gain_pct(repeat, trust) for repeat in loss.repeats for trust in (least, 1, 1 + SLACK)]
-    return Gain("about", median_of(gain_pct(repeat, 1.0) for repeat in loss.repeats), min(bounds), max(bounds))
+    trusts = ((least, 0.0), (1.0, 0.5), (1 + SLACK, 1.0))
+    low, usual, high = ([gain_pct(repeat, *trust) for repeat in loss.repeats] for trust in trusts)
+    return Gain("about", median_of(usual), min([*low, *usual]), max([*usual, *high]))
 
 
 def _most_pct(loss: Loss, cores: int | None = None) -> float:
