@@ -65,34 +65,38 @@ def main() -> None:
         parser.error(f"name some of {', '.join(CAUSES)}, or all, or give --table or --explain")
     for plant in CAUSES if "all" in options.causes else options.causes:
         options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / f"{plant}.json").write_text(json.dumps(examine(plant, options), indent=1) + "\n")
+        examine(plant, options)
     for path in options.out.glob("*.json") if options.explain else ():
         explain_again(path)
     write_table(options.out)
 
 
-def examine(plant: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Sweep with a planted cause, explain, and carry out the first remedy."""
+def examine(plant: str, options: argparse.Namespace) -> None:
+    """Sweep with a planted cause, explain, and carry out the first remedy; go on with what an earlier call has kept."""
+    path = options.out / f"{plant}.json"
+    kept = json.loads(path.read_text()) if path.is_file() else swept(plant, options)
+    for engine, result in kept["engines"].items():
+        path.write_text(json.dumps(kept, indent=1) + "\n")
+        print(f"{plant} {engine}:", *result["sentences"], *result["remedies"], sep="\n  ", file=sys.stderr, flush=True)
+        if "planted_ms" not in result:
+            result["planted_ms"] = planted_ms(plant, engine, options)
+        if result["first"] and "tried" not in result["first"]:
+            result["first"] |= {"tried": True, **carry_out(plant, engine, result["first"]["promised"], options)}
+    path.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def swept(plant: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Sweep with a planted cause, and return what the explanation says."""
     engines = options.engines.split(",")
     with TemporaryDirectory() as folder, beside(plant == "others"):
         record = scale(
             "strong", task_of(plant), workers=[1, WORKERS], engines=engines, steps=options.steps,
             repeats=options.repeats, out=folder,
         )  # fmt: skip
-    results = {}
-    for engine in engines:
-        told = explained(engine, record.rows, record.findings)
-        print(f"{plant} {engine}:", *told["sentences"], *told["remedies"], sep="\n  ", file=sys.stderr, flush=True)
-        first = told.pop("first")
-        results[engine] = {
-            **told,
-            "planted_ms": planted_ms(plant, engine, options),
-            "first": first and carry_out(plant, engine, first, options),
-        }
     return {
         "plant": plant,
         "cause": CAUSES[plant],
-        "engines": results,
+        "engines": {engine: explained(engine, record.rows, record.findings) for engine in engines},
         "cells": [cell.model_dump(mode="json") for cell in record.cells],
         "measures": [run.model_dump(mode="json") for run in record.measures],
         "settings": {"steps": options.steps, "repeats": options.repeats, "pairs": options.pairs, "workers": WORKERS},
@@ -113,7 +117,7 @@ def explained(engine: str, rows: Sequence[Row], findings: Sequence[Finding]) -> 
         "headline": finding.headline,
         "sentences": finding.sentences,
         "remedies": [remedy_sentence(remedy) for remedy in finding.remedies],
-        "first": finding.remedies[0].model_dump(mode="json") if finding.remedies else None,
+        "first": {"promised": finding.remedies[0].model_dump(mode="json")} if finding.remedies else None,
     }
 
 
@@ -126,10 +130,9 @@ def explain_again(path: Path) -> None:
     again = analyse("strong", cells, runs, kept["hardware"]["cores"])
     for engine, result in kept["engines"].items():
         told = explained(engine, again.rows, again.findings)
-        promised, before = told.pop("first"), result["first"]
-        same = promised and before and promised["command"] == before["promised"]["command"]
-        same = same and promised["cause"] == before["promised"]["cause"]
-        result |= {**told, "first": {**before, "promised": promised} if same else promised and {"promised": promised}}
+        first, before = told.pop("first"), result["first"] or {"promised": {}}
+        same = first and all(first["promised"][part] == before["promised"].get(part) for part in ("cause", "command"))
+        result |= {**told, "first": {**before, **first} if same else first}
     path.write_text(json.dumps(kept, indent=1) + "\n")
 
 
@@ -174,9 +177,9 @@ def measured_ms(plant: str, engine: str, options: argparse.Namespace) -> float:
 
 def carry_out(plant: str, engine: str, promised: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """Carry out the first remedy, in turn with runs as they were, unless it needs more hosts."""
-    remedy, kept = Remedy.model_validate(promised), {"promised": promised}
+    remedy = Remedy.model_validate(promised)
     if "more machines" in remedy.sentence:
-        return kept
+        return {}
     gains = []
     for _ in range(options.pairs):
         with beside(plant == "others"):
@@ -186,7 +189,7 @@ def carry_out(plant: str, engine: str, promised: dict[str, Any], options: argpar
             task = plant if changed else BY_HAND[remedy.cause]
             after = train(task, changed.pop("engine", engine), changed.pop("workers", WORKERS), options, **changed)
         gains.append(100 * (after.batch_size / after.step_ms) / (before.batch_size / before.step_ms) - 100)
-    return {**kept, "brought_pct": gains}
+    return {"brought_pct": gains}
 
 
 def changes(remedy: Remedy) -> dict[str, Any]:
@@ -244,6 +247,8 @@ def write_table(folder: Path) -> None:
     for plant, cause in CAUSES.items():
         path = folder / f"{plant}.json"
         for engine, result in json.loads(path.read_text())["engines"].items() if path.is_file() else ():
+            if "planted_ms" not in result:
+                continue
             there, landed = result["planted_ms"], result["lost_ms"].get(cause, 0.0)
             cells = [plant.replace("_", " "), engine, f"{there:.2f}", f"{landed:.2f}", f"{100 * landed / there:.0f} %"]
             lines.append(f"| {' | '.join([*cells, *remedy_cells(result['first'])])} |")
