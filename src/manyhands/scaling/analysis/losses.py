@@ -143,7 +143,7 @@ class Loss:
 
     @property
     def hosts(self) -> int:
-        """Number of hosts."""
+        """Number of hosts that its ranks are on."""
         return self._first.hosts
 
     @cached_property

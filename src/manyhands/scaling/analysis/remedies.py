@@ -181,7 +181,8 @@ def _even_batch(loss: Loss) -> Iterator[Remedy]:
         return (work - 1) * repeat.run.step_ms - max(0.0, more_ms - waited_ms)
 
     what = f"Take a batch that divides evenly by {n}, {even:,} samples"
-    yield _remedy(cause, what, _predicted(loss, saved_ms, work), f"--batch-size {even}")
+    gain = _predicted(loss, saved_ms, work, least=AT_LEAST)
+    yield _remedy(cause, what, gain, f"--batch-size {even}")
 
 
 def _fewer_workers(loss: Loss, rows: list[Row], fits: list[Fit]) -> Iterator[Remedy]:
