@@ -126,6 +126,15 @@ def _not_idle(ticks: Sequence[int]) -> int:
     return sum(count for i, count in enumerate(ticks[:_GUEST]) if i not in _IDLE)
 
 
+def starved_s() -> float:
+    """Return for how long this thread could have run but had no core; 0 where the system does not count it."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb") as f:
+            return int(f.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 def interruptions() -> int:
     """Return how often another program has taken this thread's core; 0 where the system does not count it."""
     who = getattr(resource, "RUSAGE_THREAD", None)

@@ -4,7 +4,7 @@ import contextlib
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from manyhands.errors import UserError
 from manyhands.launch.signals.interrupt import die_with_parent
 from manyhands.machine.energy import EnergyMeter
 from manyhands.machine.load import CoreMeter, others_of
-from manyhands.record.run import RunDir, RunRecord
+from manyhands.record.run import RankSteps, RunDir, RunRecord
 from manyhands.record.sweep import Measure
 
 PREFIX = "manyhands: "
@@ -150,6 +150,7 @@ def reason_of(status: int, stderr: str) -> str:
 def figures(record: RunRecord) -> Measure:
     """Return the figures of a run that a sweep keeps."""
     steps = max(1, record.steps)
+    workers = [rank.steady for rank in record.ranks if rank.steady]
     return Measure(
         cell="",
         repeat=0,
@@ -158,6 +159,19 @@ def figures(record: RunRecord) -> Measure:
         messages_per_step=record.messages / steps,
         train_loss=record.train_loss[-1],
         max_rss_bytes=max(rank.max_rss_bytes for rank in record.ranks),
+        typical=typical_of(workers),
+        slowest=max(workers, key=usual_ms, default=None),
         **record.model_dump(include=KEPT),
         **record.steady.model_dump(exclude={"steps"}),
     )
+
+
+def typical_of(workers: Sequence[RankSteps]) -> RankSteps | None:
+    """Return the worker with the median time per row, of two the faster one; None of none."""
+    by_row = sorted(workers, key=lambda worker: worker.median_ms / max(1, worker.rows))
+    return by_row[(len(by_row) - 1) // 2] if by_row else None
+
+
+def usual_ms(worker: RankSteps) -> float:
+    """Return the time that a worker takes for its own work in a usual step."""
+    return worker.median_ms + worker.serial_ms

@@ -20,6 +20,28 @@ class Quantiles(BaseModel):
     p90: float
 
 
+class RankSteps(BaseModel):
+    """A worker's steps after warm-up."""
+
+    rank: int
+    host: str
+    rows: int
+    """Its rows of a global batch."""
+    compute_ms: float
+    """Mean time of the forward and backward pass."""
+    median_ms: float
+    """Median of it over the steps, which a few long ones do not change."""
+    sd_ms: float
+    """Standard deviation of it."""
+    gather_ms: float
+    """Part of `compute_ms`: gathering the rows from the data."""
+    serial_ms: float
+    starved_ms: float
+    """Time in which it could have run but had no core, whatever it was doing; 0 where the system does not tell."""
+    last: float
+    """Share of the steps with an exchange in which it was the last to arrive, so that the others waited for it."""
+
+
 class RankRecord(BaseModel):
     """Seconds and memory of one rank."""
 
@@ -34,6 +56,8 @@ class RankRecord(BaseModel):
     max_rss_bytes: int
     notes: dict[str, float] = {}
     """Figures that the strategy reports, such as the staleness of the gradients that a server applied."""
+    steady: RankSteps | None = None
+    """A worker's steps after warm-up; None for a server, and in records of older versions."""
 
 
 class Steady(BaseModel):
@@ -49,6 +73,8 @@ class Steady(BaseModel):
     it cannot be told from the forward and backward pass and is counted there."""
     comm_ms: float
     wait_ms: float
+    gather_ms: float = 0.0
+    """Part of `compute_ms`: gathering the rows of a batch from the data."""
 
 
 class Others(BaseModel):

@@ -5,16 +5,35 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from manyhands.record.run import Others
+from manyhands.record.run import Others, RankSteps
 from manyhands.record.store import FileIn, Folder
 from manyhands.spec import with_field_docs
 
 Kind = Literal["strong", "weak"]
 """Strong: the same global batch for every number of workers. Weak: the same batch per worker."""
-Cause = Literal["comm", "wait", "serial", "small-batch", "oversubscription", "memory", "unclear", "servers"]
+Cause = Literal[
+    "comm",
+    "wait",
+    "slow-rank",
+    "straggler",
+    "uneven",
+    "others",
+    "data",
+    "serial",
+    "small-batch",
+    "oversubscription",
+    "memory",
+    "unclear",
+    "servers",
+    "unattributed",
+]
 """Why a step of n workers takes longer than 1/n of one worker's; `memory` is the whole cost of sharing a machine.
 
-`unclear` is small-batch and memory together, where no probe tells one from the other.
+`slow-rank` is waiting for one rank that is slower in most steps, `uneven` for one that has more rows, `straggler` for
+long steps of one rank or another, and `wait` all three where a record has no times of single ranks. `others` is time in
+which other programs had the cores, `data` is gathering rows. `unclear` is small-batch and memory together, where no
+probe tells one from the other. `servers` is the time of ranks that compute nothing. `unattributed` is what the medians
+of the parts lack to the median of their sum.
 """
 MOST_WORKERS = 1024
 """Largest best number of workers that is reported: nobody measures beyond."""
@@ -83,6 +102,12 @@ class Measure(BaseModel):
     serial_ms: float = 0.0
     comm_ms: float = 0.0
     wait_ms: float = 0.0
+    gather_ms: float = 0.0
+    """Part of `compute_ms`: gathering rows from the data."""
+    typical: RankSteps | None = None
+    """The worker with the (lower) median time per row; None in records of older versions."""
+    slowest: RankSteps | None = None
+    """The worker that takes longest in its usual step."""
     read_s: float = 0.0
     eval_s: float = 0.0
     total_s: float = 0.0
@@ -154,6 +179,7 @@ class Row(BaseModel):
     serial_ms: float = 0.0
     comm_ms: float = 0.0
     wait_ms: float = 0.0
+    gather_ms: float = 0.0
     read_s: float = 0.0
     eval_s: float = 0.0
     total_s: float = 0.0
@@ -215,6 +241,8 @@ class Remedy(BaseModel):
     sentence: str
     gain_pct: float
     """Predicted growth of samples per second, in per cent."""
+    gain_span: tuple[float, float] | None = None
+    """Bounds between which that growth is expected; None in records of older versions."""
     command: str = ""
     """Command-line options that try it, such as `--sync overlap`."""
 

@@ -4,7 +4,10 @@ Engines have the colours of Okabe and Ito (2008), parts of a step those of Paul 
 which also stay apart in grey print.
 """
 
-BARS = ("work", "compute", "serial", "comm", "wait", "small-batch", "oversubscription", "memory", "unclear", "servers")
+BARS = (
+    *("work", "compute", "serial", "comm", "wait", "slow-rank", "straggler", "uneven", "others", "data"),
+    *("small-batch", "oversubscription", "memory", "unclear", "servers", "unattributed"),
+)
 """Colours of bars; a text on a bar has the colour `on-` and its name."""
 
 LIGHT = {
@@ -25,13 +28,20 @@ LIGHT = {
     "serial": "#ddaa33",
     "comm": "#bb5566",
     "wait": "#a9aeb4",
+    "slow-rank": "#882255",
+    "straggler": "#a9aeb4",
+    "uneven": "#999933",
+    "others": "#661100",
+    "data": "#117733",
     "small-batch": "#44aa99",
     "oversubscription": "#222222",
     "memory": "#aa77cc",
     "unclear": "#88ccee",
     "servers": "#999933",
+    "unattributed": "#dddddd",
+    **dict.fromkeys((f"on-{part}" for part in BARS), "#12151a"),
     **dict.fromkeys(("on-work", "on-compute", "on-comm", "on-oversubscription"), "#ffffff"),
-    **dict.fromkeys(("on-serial", "on-wait", "on-small-batch", "on-memory", "on-unclear", "on-servers"), "#12151a"),
+    **dict.fromkeys(("on-slow-rank", "on-others", "on-data"), "#ffffff"),
 }
 """Colours on white."""
 
@@ -53,11 +63,17 @@ DARK = {
     "serial": "#eecc66",
     "comm": "#ee99aa",
     "wait": "#7d858f",
+    "slow-rank": "#dd77aa",
+    "straggler": "#7d858f",
+    "uneven": "#bbbb55",
+    "others": "#cc8866",
+    "data": "#55aa66",
     "small-batch": "#66ccbb",
     "oversubscription": "#f2f2f2",
     "memory": "#c7a3e6",
     "unclear": "#99ddff",
     "servers": "#bbbb55",
+    "unattributed": "#b0a99f",
     **dict.fromkeys((f"on-{part}" for part in BARS), "#12151a"),
 }
 """Colours on near black."""

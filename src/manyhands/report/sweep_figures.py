@@ -136,12 +136,18 @@ def _split(record: SweepRecord) -> Figure:
 CAUSES = {
     "comm": "communication",
     "wait": "waiting",
+    "slow-rank": "a slow rank",
+    "straggler": "stragglers",
+    "uneven": "uneven shares",
+    "others": "other programs",
+    "data": "gathering data",
     "serial": "serial work",
     "small-batch": "small batches",
     "oversubscription": "oversubscription",
     "memory": "sharing the machine",
     "unclear": "small batches or sharing the machine",
     "servers": "servers, which compute nothing",
+    "unattributed": "no single cause",
 }
 """Causes of lost time in words."""
 

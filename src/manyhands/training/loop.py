@@ -18,7 +18,7 @@ from manyhands.training.checkpoint import Cursor, restore, restore_rank
 from manyhands.training.job import Job, RankContext
 from manyhands.training.journal import Journal
 from manyhands.training.meter import WARM_UP, StepMeter
-from manyhands.training.plan import Plan
+from manyhands.training.plan import Plan, Stopwatch
 from manyhands.training.serving import serve_rank
 from manyhands.training.step import Stepper, compute_gradients
 from manyhands.training.summary import align, store_timeline, summarise
@@ -48,7 +48,7 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     strategy.start(replica, group)
     traced.forget()
     align(comm, spans)
-    plan = Plan(config, data.train, workers.rank, workers.size, strategy.own_split)
+    plan = Plan(config, data.train, workers.rank, workers.size, strategy.own_split, Stopwatch(comm.clock))
     spans.open(cursor.step + min(WARM_UP, max(0, plan.steps - cursor.step - config.trace)))
     if comm.rank >= config.size:
         return serve_rank(rank, watch, first_step=cursor.step)
@@ -57,7 +57,7 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
         restore_rank(Path(job.resume), replica, strategy, comm.rank)
     meter = StepMeter(workers, traced, config.lanes if config.exact else 0, strategy.meet_s())
     gradients = partial(compute_gradients, replica, plan)
-    stepper = Stepper(replica, strategy, group, meter, plan.steps_per_epoch, gradients, watch.at)
+    stepper = Stepper(replica, strategy, group, meter, plan.steps_per_epoch, gradients, watch.at, plan.gathering)
     journal = Journal(rank, plan, cursor, meter)
     stopped = False
     while cursor.step < plan.steps and not stopped:

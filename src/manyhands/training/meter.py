@@ -3,7 +3,8 @@
 A few times a second the ranks flush their meters: one small gather carries the losses of the steps since the last
 flush, the durations of their calls, and whether a rank wants to stop, so that the steps in between cost nothing extra.
 The shortest duration of a collective call over the ranks counts as communication; the rest of a rank's duration is
-waiting. All messages that a step sends and receives point to point count as one call.
+waiting. All messages that a step sends and receives point to point count as one call. The rank whose calls of a step
+were the shortest was the last to arrive: the others waited for it.
 """
 
 import math
@@ -17,6 +18,7 @@ from manyhands.comm import Comm
 from manyhands.comm.exact import join, subtrees
 from manyhands.comm.traced import TracedComm
 from manyhands.errors import Diverged
+from manyhands.machine.load import starved_s
 
 WARM_UP = 5
 """Steps before a run counts as steady: the first few make caches, thread pools and buffers."""
@@ -34,6 +36,14 @@ class TimeSplit:
     """Forward and backward passes, which the workers share out."""
     comm_s: float = 0.0
     wait_s: float = 0.0
+    gather_s: float = 0.0
+    """Part of `shared_s`: gathering the rows of the batches from the data."""
+    starved_s: float = 0.0
+    """Time in which this thread could have run but had no core, whatever it was doing."""
+    exchanges: int = 0
+    """Steps in which the ranks exchanged something."""
+    lasts: int = 0
+    """Those in which this rank was the last to arrive."""
 
     @property
     def compute_s(self) -> float:
@@ -61,6 +71,17 @@ def exchange_and_waits(calls: Tensor) -> tuple[float, list[float]]:
     return exchange_s, (calls.sum(1) - exchange_s).clamp_(min=0).tolist()
 
 
+def last_ranks(calls: Tensor, ends: list[int]) -> Tensor:
+    """Return the rank that was the last to arrive in each step with an exchange.
+
+    `calls` has a row for each rank; the calls of step i are those before column `ends[i]` and after the last step's.
+    """
+    until = torch.nn.functional.pad(calls.cumsum(1), (1, 0))
+    took = until[:, ends].diff(dim=1, prepend=until[:, :1])
+    least, most = took.aminmax(dim=0)
+    return took.argmin(0)[most > least]
+
+
 def flush_every(interval_s: float, step_s: float) -> float:
     """Return the steps between two flushes that are to be `interval_s` apart, where a step takes `step_s`."""
     if math.isinf(interval_s):
@@ -86,14 +107,21 @@ class StepMeter:
     warm: TimeSplit | None = None
     """The split at the first flush after the warm-up."""
     step_s: list[float] = field(default_factory=list)
+    passes_s: list[float] = field(default_factory=list)
+    """Forward and backward pass of each step."""
     shared_s: float = 0.0
     """Forward and backward passes since the last flush."""
+    gather_s: float = 0.0
+    """Gathering of rows since the last flush."""
+    _ends: list[int] = field(default_factory=list)
+    """Number of collective calls until the end of each step since the last flush."""
     _losses: list[Tensor] = field(default_factory=list)
     _since: float = 0.0
+    _starved_s: float = 0.0
 
     def start(self) -> None:
         """Start the clock, before the first step and after every pause."""
-        self._since = self.comm.clock()
+        self._since, self._starved_s = self.comm.clock(), starved_s()
 
     @property
     def seldom(self) -> bool:
@@ -107,17 +135,26 @@ class StepMeter:
         return late if late.steps else self.split
 
     @property
+    def steady_passes_s(self) -> list[float]:
+        """The forward and backward pass of each step that `steady` counts."""
+        return self.passes_s[self.split.steps - self.steady.steps :]
+
+    @property
     def row_length(self) -> int:
         """Values that this rank brings to the next flush: losses, durations of calls, a step's time, and a stop."""
         return len(self._losses) + len(self.traced.collective_s) + 2
 
-    def add(self, loss: Tensor, seconds: float, shared_s: float) -> bool:
-        """Note a step, and how long its forward and backward pass took; return whether a flush is due."""
+    def add(self, loss: Tensor, seconds: float, shared_s: float, gather_s: float = 0.0) -> bool:
+        """Note a step, how long its forward and backward pass took, and how long it gathered rows for it; return
+        whether a flush is due."""
         self._losses.append(loss)
         self.shared_s += shared_s
+        self.gather_s += gather_s
+        self.passes_s.append(shared_s)
         self.step_s.append(seconds)
         self.traced.collective_s.append(self.traced.p2p_s)
         self.traced.p2p_s = 0.0
+        self._ends.append(len(self.traced.collective_s))
         return len(self._losses) >= self.every and not self.seldom
 
     def flush(self, first_step: int, stop: bool) -> tuple[list[float], bool]:
@@ -147,7 +184,8 @@ class StepMeter:
         """Forget the steps since the last flush."""
         self._losses.clear()
         self.traced.collective_s.clear()
-        self.shared_s = 0.0
+        self._ends.clear()
+        self.shared_s = self.gather_s = 0.0
 
     def _sum(self, losses: Tensor) -> Tensor:
         # One fixed order, however many steps this flush has: the rounding of torch's own sum depends on the shape.
@@ -159,12 +197,21 @@ class StepMeter:
         """Share out the time since the last flush; the gather itself carries next to nothing, so it is waiting."""
         now = self.comm.clock()
         window, self._since = now - self._since, now
+        before_s, self._starved_s = self._starved_s, starved_s()
+        self.split.starved_s += self._starved_s - before_s
+        self.split.gather_s += self.gather_s
         self.split.steps += count
         self.split.train_s += window
+        exchange_s = wait_s = 0.0
         if self.comm.size > 1 or self.traced.size > 1:
             exchange_s, waits_s = exchange_and_waits(calls)
-            self.split.comm_s += exchange_s
-            self.split.wait_s += waits_s[self.comm.rank] + met_s
+            wait_s = waits_s[self.comm.rank] + met_s
+        self.split.comm_s += exchange_s
+        self.split.wait_s += wait_s
+        if self.comm.size > 1 and count:
+            last = last_ranks(calls, self._ends)
+            self.split.exchanges += len(last)
+            self.split.lasts += int((last == self.comm.rank).sum())
         queued = bool(self._losses) and self._losses[0].is_cuda
         # Kernels are queued: the duration of a pass shows later, and only the whole window is a real time.
         self.split.shared_s = self.split.compute_s if queued else self.split.shared_s + self.shared_s
@@ -172,3 +219,4 @@ class StepMeter:
             self.warm = replace(self.split)
         if queued:
             self.step_s[-count:] = [window / count] * count
+            self.passes_s[-count:] = [max(0.0, window - exchange_s - wait_s) / count] * count

@@ -1,7 +1,8 @@
 """Which rows of which global batch a rank computes in each step."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import final
 
@@ -24,6 +25,20 @@ Indices = Tensor | slice
 
 
 @final
+@dataclass
+class Stopwatch:
+    """Sums up the seconds of some part of a step."""
+
+    clock: Callable[[], float] = time.perf_counter
+    seconds: float = 0.0
+
+    def take(self) -> float:
+        """Return the seconds since the last call."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+
+@final
 @dataclass(frozen=True)
 class Plan:
     """The work of one rank out of `size`."""
@@ -34,6 +49,8 @@ class Plan:
     size: int
     own_split: bool = False
     """Whether the rank sees the same samples in every epoch: those that the first epoch gives it."""
+    gathering: Stopwatch = field(default_factory=Stopwatch, compare=False)
+    """Times how long the rows of the batches are gathered from the data."""
 
     @cached_property
     def batch_size(self) -> int:
@@ -93,6 +110,16 @@ class Plan:
         done = (step % self.steps_per_epoch) * self.batch_size
         return min(self.batch_size, len(self.split) - done)
 
+    @property
+    def rows(self) -> int:
+        """This rank's rows of a whole global batch."""
+        if not self.config.exact:
+            start, stop = cut(self.batch_size, self.size, self.rank)
+            return stop - start
+        first, last = subtrees(self.config.lanes, self.size)[self.rank]
+        cuts = [cut(self.batch_size, self.config.lanes, lane) for lane in range(first, last)]
+        return sum(stop - start for start, stop in cuts)
+
     def samples_until(self, step: int) -> int:
         """Return the number of samples that the run has seen after `step` steps."""
         epochs, rest = divmod(step, self.steps_per_epoch)
@@ -114,5 +141,7 @@ class Plan:
         for a in range(start, max(stop, start + 1), width):
             b = min(a + width, stop)
             here = slice(indices.start + a, indices.start + b) if isinstance(indices, slice) else indices[a:b]
+            begun_s = self.gathering.clock()
             x, y = self.split.batch(here, dtype)
+            self.gathering.seconds += self.gathering.clock() - begun_s
             yield Batch(x, y, first=a, key=key), (b - a) / rows

@@ -5,7 +5,7 @@ are of the same code as a run.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from manyhands.replica import Replica
 from manyhands.replica.base import sum_of_lanes
 from manyhands.sync import Sync
 from manyhands.training.meter import StepMeter
-from manyhands.training.plan import Indices, Plan
+from manyhands.training.plan import Indices, Plan, Stopwatch
 
 
 def compute_gradients(replica: Replica, plan: Plan, batch: Indices, step: int) -> Tensor:
@@ -40,6 +40,8 @@ class Stepper:
     """Computes the gradients of a global batch in a step, and returns the loss: see `compute_gradients`."""
     on_begin: Callable[[int], None] = lambda step: None
     """Called with the number of each step when it begins."""
+    gathering: Stopwatch = field(default_factory=Stopwatch)
+    """Times the part of `gradients` that gathers rows: the plan's."""
     begun_s: float = 0.0
     """When the last step began, by the comm's clock."""
     computed_s: float = 0.0
@@ -69,4 +71,4 @@ class Stepper:
         begun_s, computed_s, ended_s = self.begun_s, self.computed_s, self._clock()
         self._spans.add("forward and backward", "compute", begun_s, computed_s)
         self._spans.add("agree and update", "update", computed_s, ended_s)
-        return self.meter.add(self._loss, ended_s - begun_s, computed_s - begun_s)
+        return self.meter.add(self._loss, ended_s - begun_s, computed_s - begun_s, self.gathering.take())

@@ -17,7 +17,7 @@ from manyhands.errors import CannotWrite, ManyhandsError
 from manyhands.machine import facts
 from manyhands.machine.load import CoreMeter, others_of
 from manyhands.record.files import flush, write_atomically, writing
-from manyhands.record.run import Others, Quantiles, RankRecord, RunDir, RunRecord, Steady
+from manyhands.record.run import Others, Quantiles, RankRecord, RankSteps, RunDir, RunRecord, Steady
 from manyhands.replica import Replica
 from manyhands.training.checkpoint import weights_sha256, write_weights
 from manyhands.training.job import RankContext
@@ -28,7 +28,9 @@ from manyhands.training.meter import TimeSplit
 def summarise(rank: RankContext, journal: Journal, *, read_s: float, stopped: bool, started: float) -> dict[str, Any]:
     """Gather every rank's times, store the record and the weights on rank 0, and return the record."""
     comm, config, run, replica, meter = rank.comm, rank.job.config, rank.job.run, rank.replica, journal.meter
-    ranks, steady, sent, others = gather_ranks(rank, meter.split, meter.steady, journal.core_meter)
+    ranks, steady, sent, others = gather_ranks(
+        rank, meter.split, meter.steady, journal.core_meter, _rank_steps(rank, journal)
+    )
     at_work = ranks[: config.size]
     milliseconds = np.array(meter.step_s or [0.0]) * 1e3
     train_s = meter.split.train_s
@@ -94,12 +96,12 @@ def _store(run: RunDir, record: RunRecord, replica: Replica) -> None:
 
 
 def gather_ranks(
-    rank: RankContext, split: TimeSplit, steady: TimeSplit, core_meter: CoreMeter
+    rank: RankContext, split: TimeSplit, steady: TimeSplit, core_meter: CoreMeter, steps: RankSteps | None = None
 ) -> tuple[list[RankRecord], Steady, list[int], Others | None]:
     """Return every rank's times, a step after the warm-up, [bytes sent, messages] of all ranks, and the use of the
     cores by other programs.
 
-    `split` has this rank's times, `steady` those after the warm-up, which count on workers only.
+    `split` has this rank's times, `steady` those after the warm-up, which count on workers only, as do `steps`.
     """
     comm, size = rank.comm, rank.job.config.size
     record = RankRecord(
@@ -112,15 +114,38 @@ def gather_ranks(
         wait_s=split.wait_s,
         max_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         notes=rank.strategy.notes(),
+        steady=steps,
     )
     use = core_meter.read(torch.get_num_threads()).to_json()
     figures = (record.model_dump(), steady.per_step(), [rank.traced.bytes_sent, rank.traced.messages], use)
     texts = gather_texts(comm, json.dumps(figures))
-    records, steps, sent, uses = zip(*map(json.loads, texts), strict=True)
-    parts_ms = np.mean(1e3 * np.array(steps[:size]), axis=0).tolist()
+    records, splits, sent, uses = zip(*map(json.loads, texts), strict=True)
+    parts_ms = np.mean(1e3 * np.array(splits[:size]), axis=0).tolist()
     names = ("compute_ms", "serial_ms", "comm_ms", "wait_ms")
-    step = Steady(steps=steady.steps, step_ms=sum(parts_ms), **dict(zip(names, parts_ms, strict=True)))
+    gather_ms = float(np.mean([values["steady"]["gather_ms"] for values in records[:size]]))
+    step = Steady(
+        steps=steady.steps, step_ms=sum(parts_ms), gather_ms=gather_ms, **dict(zip(names, parts_ms, strict=True))
+    )
     return [RankRecord(**values) for values in records], step, np.sum(sent, axis=0).tolist(), others_of(uses)
+
+
+def _rank_steps(rank: RankContext, journal: Journal) -> RankSteps:
+    """Return this worker's steps after the warm-up."""
+    meter, steady = journal.meter, journal.meter.steady
+    passes_ms, steps = 1e3 * np.array(meter.steady_passes_s or [0.0]), max(1, steady.steps)
+    compute_s, serial_s, *_ = steady.per_step()
+    return RankSteps(
+        rank=rank.comm.rank,
+        host=socket.gethostname(),
+        rows=journal.plan.rows,
+        compute_ms=1e3 * compute_s,
+        median_ms=float(np.median(passes_ms)),
+        sd_ms=float(np.std(passes_ms)),
+        gather_ms=1e3 * steady.gather_s / steps,
+        serial_ms=1e3 * serial_s,
+        starved_ms=1e3 * steady.starved_s / steps,
+        last=steady.lasts / steady.exchanges if steady.exchanges and rank.strategy.lockstep else 0.0,
+    )
 
 
 def align(comm: Comm, spans: Spans) -> None:

@@ -90,7 +90,8 @@ def test_the_largest_number_of_workers_is_explained_in_full_and_others_in_short(
     for row in record.rows[1:]:
         finding = findings[row.cell.key]
         assert finding.headline in lines
-        told = [f"  {sentence}" in lines for sentence in finding.sentences]
+        # What is too small or not attributed may be the same of two rows.
+        told = [f"  {sentence}" in lines for sentence in finding.sentences if " of a step of " in sentence]
         assert all(told) if row.cell.size == 8 else not any(told)
     full = [findings[row.cell.key] for row in record.rows if row.cell.size == 8]
     assert [line for line in lines if line.startswith("  → ")] == [

@@ -13,7 +13,7 @@ from manyhands.comm.exact import subtrees
 from manyhands.comm.self_ import SelfComm
 from manyhands.comm.traced import TracedComm
 from manyhands.errors import Diverged
-from manyhands.training.meter import WARM_UP, StepMeter, TimeSplit
+from manyhands.training.meter import WARM_UP, StepMeter, TimeSplit, last_ranks
 
 
 def _meter(comm: Comm, losses: list[Tensor], calls: list[float], p2p_s: float = 0.0, lanes: int = 0) -> StepMeter:
@@ -61,6 +61,34 @@ def test_what_a_step_sends_counts_as_one_call(ranks) -> None:  # type: ignore[no
     for rank, (comm_s, wait_s, met_s) in enumerate(ranks(work, 3)):
         assert comm_s == pytest.approx(1.25)
         assert 0 <= wait_s - rank + 1e-9 <= met_s + 1e-9
+
+
+def test_the_rank_with_the_shortest_calls_of_a_step_was_the_last() -> None:
+    calls = torch.tensor([[0.5, 0.1, 0.0, 0.3], [0.2, 0.2, 0.0, 0.4], [0.9, 0.1, 0.0, 0.1]])
+    assert last_ranks(calls, [2, 3, 4]).tolist() == [1, 2], "the second step exchanges nothing"
+
+
+def test_a_rank_counts_the_steps_in_which_it_was_the_last(ranks) -> None:  # type: ignore[no-untyped-def]
+    def work(comm: Comm) -> tuple[int, int]:
+        meter = StepMeter(comm, TracedComm(comm))
+        meter.start()
+        for step in range(8):
+            meter.traced.collective_s.append(1.0 if comm.rank == step % 4 // 3 else 2.0)
+            meter.add(torch.tensor(1.0), 0.001, 0.0)
+        meter.flush(0, stop=False)
+        return meter.split.lasts, meter.split.exchanges
+
+    assert ranks(work, 2) == [(6, 8), (2, 8)]
+
+
+def test_gathering_is_a_part_of_the_passes(ranks) -> None:  # type: ignore[no-untyped-def]
+    meter = StepMeter(SelfComm(), TracedComm(SelfComm()))
+    meter.start()
+    for _ in range(3):
+        meter.add(torch.tensor(1.0), 0.001, 0.5, 0.25)
+    meter.flush(0, stop=False)
+    assert (meter.split.shared_s, meter.split.gather_s) == (1.5, 0.75)
+    assert meter.steady_passes_s == [0.5] * 3
 
 
 def test_times_add_up_over_flushes(ranks) -> None:  # type: ignore[no-untyped-def]

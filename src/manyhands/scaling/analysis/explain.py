@@ -2,7 +2,10 @@
 
 from math import ceil
 
+import numpy as np
+
 from manyhands.measurement.budget import ENOUGH_REPEATS
+from manyhands.measurement.measure import usual_ms
 from manyhands.record.labels import cell_names, unpaired_note, with_coverage
 from manyhands.record.sweep import Cause, Finding, Fit, Kind, LostShare, Row
 from manyhands.record.texts import count, in_brackets, milliseconds, num_bytes, plain
@@ -45,7 +48,7 @@ def _finding(measured: Measured, row: Row, rows: list[Row], fits: list[Fit]) -> 
         headline=f"{name}: {_headline(measured.kind, row)}",
         parts=[LostShare(cause=cause, percent=percent) for cause, percent in loss.parts.items()],
         sentences=[*disturbance, *_sentences(loss), *_doubts(loss)],
-        remedies=[] if disturbance else remedies(loss, rows, fits),  # they would blame communication
+        remedies=remedies(loss, rows, fits),
     )
 
 
@@ -58,7 +61,7 @@ def _disturbance(loss: Loss) -> list[str]:
     text = str(row.others)
     return [
         f"{text[0].upper()}{text[1:]} while this was measured{beside}: what follows, communication and waiting above "
-        "all, holds time in which a worker had no core; measure again on a quiet machine."
+        "all, may hold more time in which a worker had no core; measure again on a quiet machine."
     ]
 
 
@@ -74,10 +77,16 @@ def _headline(kind: Kind, row: Row) -> str:
 
 
 def _sentences(loss: Loss) -> list[str]:
-    """Return a sentence for each part, the largest loss first, then gains; of a superlinear row, gains first."""
+    """Return a sentence for each part, the largest loss first, then gains; of a superlinear row, gains first.
+
+    What is not attributed comes last.
+    """
     assert loss.row.efficiency
     superlinear = loss.row.efficiency.value > 1
-    order = sorted(loss.parts.items(), key=lambda part: ((part[1] < 0) != superlinear, -abs(part[1])))
+    order = sorted(
+        loss.parts.items(),
+        key=lambda part: (part[0] == "unattributed", (part[1] < 0) != superlinear, -abs(part[1])),
+    )
     large = [(cause, percent) for cause, percent in order if abs(percent) >= WORTH_A_SENTENCE_PCT]
     rest = sum(percent for _, percent in order) - sum(percent for _, percent in large)
     lost, won, noise = _lost(loss), _won(loss), " (which may be noise)"
@@ -126,12 +135,20 @@ def _lost(loss: Loss) -> dict[Cause, str]:
     return {
         "comm": f"went to communication: {comm} {step}, in which all workers together send {sent}",
         "wait": f"went to waiting for the slowest worker: {wait} {step}{uneven}",
+        "slow-rank": f"was lost because {_slow_rank(loss)}",
+        "straggler": f"went to stragglers, long steps of one rank or another: {_time_of(loss, 'straggler')} {step}"
+        f"{_last(loss)}",
+        "uneven": f"was lost because {loss.batch} samples do not divide evenly by {cell.size}: the others wait "
+        f"{_time_of(loss, 'uneven')} {step} for those that have {larger}",
+        "others": f"was lost because other programs had the cores: {_time_of(loss, 'others')} {step}",
+        "data": f"was lost in gathering data: {_data(loss)}",
         "serial": f"is serial work, which every worker does: {serial} {step} for {work}",
         "small-batch": f"was lost to small batches: {_small_and_whole(loss, 'longer')}",
         "oversubscription": f"was lost because {_turns(loss)}",
         "memory": f"was lost to sharing one machine ({shared}): {_beside_and_alone(loss, 'longer')}",
         "unclear": f"was lost in computing, {_why_unclear(loss)}",
         "servers": f"is the time of {count(loss.ranks - cell.size, 'server')}, whose cores compute no gradients",
+        "unattributed": f"is not attributed: {_not_a_sum(loss)}",
     }
 
 
@@ -141,12 +158,55 @@ def _won(loss: Loss) -> dict[Cause, str]:
     return {
         "comm": "was won, since one worker alone spent more time on communication",
         "wait": "was won, since one worker alone spent more time waiting",
+        "slow-rank": "was won by a slow rank",
+        "straggler": "was won, since one worker alone had more long steps",
+        "uneven": "was won by uneven shares",
+        "others": "was won by other programs",
+        "data": f"was won, since one worker alone gathers data for longer: {_data(loss)}",
         "serial": f"was won in the optimiser's step and the loop around it: {now} a step, one worker takes {before}",
         "small-batch": f"was won, since caches helped with smaller batches: {_small_and_whole(loss, 'less')}",
         "oversubscription": f"was won though {_turns(loss)}",
         "memory": f"was won, since caches or clock helped: {_beside_and_alone(loss, 'less')}",
         "unclear": f"was won in computing, {_why_unclear(loss)}",
+        "unattributed": f"is counted twice: {_not_a_sum(loss)}",
     }
+
+
+def _slow_rank(loss: Loss) -> str:
+    """Name the slow rank, and by how much it is slower; where it is not the same in most runs, say that."""
+    slow = loss.slow_rank
+    views = [repeat.view for repeat in loss.repeats if repeat.view.slow]
+    if slow is None:
+        ranks = ", ".join(f"rank {view.slow.rank}" for view in views if view.slow)
+        return f"one rank is slow, but not the same in each run ({ranks}): look at what else runs on its core"
+    same = next(view for view in views if view.slow == slow)
+    assert same.typical
+    rows = "" if slow.rows == same.typical.rows else f" for {slow.rows} rows, others have {same.typical.rows}"
+    takes, others = milliseconds(usual_ms(slow)), milliseconds(usual_ms(same.typical))
+    return (
+        f"rank {slow.rank} on {slow.host} is slow: it computes {takes} a step{rows}, the others {others}, "
+        f"and is the last in {100 * slow.last:.0f} % of the steps"
+    )
+
+
+def _last(loss: Loss) -> str:
+    """Say which rank is the last most often, if steps of all ranks end together."""
+    slowest = [repeat.run.slowest for repeat in loss.repeats if repeat.run.slowest and repeat.run.slowest.last]
+    if not slowest or loss.slow_rank:
+        return ""
+    most = max(slowest, key=lambda steps: steps.last)
+    return f"; no rank is slow in most steps (rank {most.rank} was the last in at most {100 * most.last:.0f} %)"
+
+
+def _data(loss: Loss) -> str:
+    beside = float(np.median([repeat.view.data_ms for repeat in loss.repeats]))
+    samples, whole = plain(loss.batch / loss.cell.size), round(loss.batch / loss.cell.size / loss.share)
+    alone = f"one worker alone takes {milliseconds(loss.alone.gather_ms)} for {whole:,}"
+    return f"{milliseconds(beside)} for {samples} samples, {alone}"
+
+
+def _not_a_sum(loss: Loss) -> str:
+    return f"the medians of the parts over {count(loss.row.repeats, 'run')} do not sum up to that of the loss"
 
 
 def _turns(loss: Loss) -> str:
@@ -165,12 +225,12 @@ def _small_and_whole(loss: Loss, longer: str) -> str:
     samples = loss.batch / loss.cell.size
     return (
         f"for {plain(samples)} samples one worker alone takes {_time_of(loss, 'small-batch')} {longer} "
-        f"than 1/{loss.cell.size} of its {milliseconds(loss.alone.compute_ms)} for {round(samples / loss.share):,}"
+        f"than 1/{loss.cell.size} of its {milliseconds(loss.alone_compute_ms)} for {round(samples / loss.share):,}"
     )
 
 
 def _beside_and_alone(loss: Loss, longer: str) -> str:
-    takes = milliseconds(loss.row.compute_ms)
+    takes = milliseconds(loss.compute_ms)
     return f"computing takes {takes} a step, {_time_of(loss, 'memory')} {longer} than one worker alone"
 
 

@@ -1,21 +1,39 @@
 """Split the lost time of a step by its causes: what n workers take beyond 1/n of one worker's step.
 
-A step of n workers takes compute + serial + comm + wait. Ideal would be the time of the baseline's step × share, where
-share is the part of the baseline's batch that one of n workers gets: 1/n in a strong sweep, 1 in a weak one. Each part
-of the step loses its time beyond the baseline's × share. Servers of the strategy occupy cores, too, and their whole
-time is a loss of its own. A probe (one worker alone with the batch of one of n) tells what smaller batches cost in
-compute; the rest of that loss is the price of sharing a machine. Where all runs of the probe failed, the two stay one
-part. In percent of the time of all ranks, the parts sum up to 100 − efficiency, in every repeat.
+A step of n workers takes compute + data + serial + comm + waiting, as its typical rank sees it (`ranks`). Ideal would
+be the time of the baseline's step × share, where share is the part of the baseline's batch that one of n workers gets:
+1/n in a strong sweep, 1 in a weak one. Each part of the step loses its time beyond the baseline's × share. Servers of
+the strategy occupy cores, too, and their whole time is a loss of its own. A probe (one worker alone with the batch of
+one of n) tells what smaller batches cost in compute; the rest of that loss is the price of sharing a machine. Where all
+runs of the probe failed, the two stay one part. In percent of the time of all ranks, the parts sum up to 100 −
+efficiency, in every repeat.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from manyhands.measurement.stats import median, partner
+from manyhands.record.run import RankSteps
 from manyhands.record.sweep import Cause, Cell, Measure, Row
 from manyhands.scaling.analysis.measured import Measured
+from manyhands.scaling.analysis.ranks import StepView, view
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """One run of a row, and what it lost."""
+
+    run: Measure
+    view: StepView
+    """Its step as the typical rank sees it."""
+    lost_ms: dict[Cause, float]
+    alone: StepView
+    """The step of the baseline."""
+    start_ms: float
+    """Computing and gathering time of a worker alone that does not grow with its batch."""
 
 
 @dataclass(frozen=True)
@@ -89,57 +107,112 @@ class Loss:
     def parts(self) -> dict[Cause, float]:
         """Percent of the ranks' time lost to each cause: medians over the repeats.
 
-        The parts of a repeat sum up to 100 − efficiency, their medians need not. The difference is shared out in
-        proportion to the range of each part, so that the sum holds.
+        The parts of a repeat sum up to 100 − efficiency, their medians need not: the difference is `unattributed`.
         """
         assert self.row.efficiency
-        by_repeat = np.array([list(parts.values()) for parts in self._by_repeat])
-        middle, spread = np.median(by_repeat, axis=0), np.ptp(by_repeat, axis=0)
-        missing = 100 * (1 - self.row.efficiency.value) - middle.sum()
-        if spread.any():
-            middle += missing * spread / spread.sum()
-        return dict(zip(self._by_repeat[0], middle.tolist(), strict=True))
+        parts = {cause: float(np.median(percents)) for cause, percents in self._percents.items()}
+        return {**parts, "unattributed": 100 * (1 - self.row.efficiency.value) - sum(parts.values())}
 
     @cached_property
     def doubtful(self) -> set[Cause]:
         """Causes whose interval includes 0: they cost time in some repeats and saved it in others."""
-        intervals = {cause: median([parts[cause] for parts in self._by_repeat]) for cause in self.parts}
+        intervals = {cause: median(percents) for cause, percents in self._percents.items()}
         return {cause for cause, interval in intervals.items() if interval.low <= 0 <= interval.high}
 
     @cached_property
-    def _by_repeat(self) -> list[dict[Cause, float]]:
-        return [_parts(self, i, run) for i, run in self.measured.good(self.cell).items()]
+    def repeats(self) -> list[Repeat]:
+        """The runs of the row, each compared with baseline and probe of the same repeat."""
+        return [_repeat(self, i, run) for i, run in self.measured.good(self.cell).items()]
+
+    def lost_ms(self, cause: Cause) -> float:
+        """Return the median of the milliseconds that a step lost to a cause."""
+        return float(np.median([repeat.lost_ms.get(cause, 0.0) for repeat in self.repeats]))
+
+    @property
+    def compute_ms(self) -> float:
+        """Median computing time of the typical rank."""
+        return float(np.median([repeat.view.compute_ms for repeat in self.repeats]))
+
+    @property
+    def alone_compute_ms(self) -> float:
+        """Median computing time of the baseline."""
+        return float(np.median([repeat.alone.compute_ms for repeat in self.repeats]))
+
+    @cached_property
+    def slow_rank(self) -> RankSteps | None:
+        """The rank that is slow in most repeats; None where there is none."""
+        slow = [repeat.view.slow for repeat in self.repeats if repeat.view.slow]
+        rank, times = max(Counter(steps.rank for steps in slow).items(), key=lambda item: item[1], default=(0, 0))
+        same = sorted((steps for steps in slow if steps.rank == rank), key=lambda steps: steps.median_ms)
+        return same[(len(same) - 1) // 2] if 2 * times > len(self.repeats) else None
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts that its ranks are on."""
+        return self._first.hosts
+
+    @cached_property
+    def _percents(self) -> dict[Cause, list[float]]:
+        causes = dict.fromkeys(cause for repeat in self.repeats for cause in repeat.lost_ms)
+        workers = self.cell.size / self.ranks
+        percents: dict[Cause, list[float]] = {
+            cause: [repeat.lost_ms.get(cause, 0.0) / repeat.run.step_ms * 100 * workers for repeat in self.repeats]
+            for cause in causes
+        }
+        return percents if workers == 1 else percents | {"servers": [100 * (1 - workers)] * len(self.repeats)}
 
     @property
     def _first(self) -> Measure:
         return next(iter(self.measured.good(self.cell).values()))
 
 
-def _parts(loss: Loss, repeat: int, run: Measure) -> dict[Cause, float]:
-    """Return the percent lost to each cause in one repeat, compared with baseline and probe of the same repeat."""
-    alone = partner(loss.measured.good(loss.alone.cell), repeat)
-    share = run.batch_size / loss.cell.size / alone.batch_size
-    lost_ms: dict[Cause, float] = {
-        "comm": run.comm_ms - alone.comm_ms * share,
-        "wait": run.wait_ms - alone.wait_ms * share,
-        "serial": run.serial_ms - alone.serial_ms * share,
-    }
-    ideal = _compute_ms(alone) * share
-    undisturbed = ideal
+def _repeat(loss: Loss, number: int, run: Measure) -> Repeat:
+    """Return what one repeat lost to each cause, compared with baseline and probe of the same repeat."""
+    alone_run = partner(loss.measured.good(loss.alone.cell), number)
+    share, rows = run.batch_size / loss.cell.size / alone_run.batch_size, run.batch_size / loss.cell.size
+    alone = view(alone_run, 1)
+    ideal = undisturbed = alone.compute_ms * share
     if probes := loss.measured.good(loss.probe):
-        probe = partner(probes, repeat)
-        undisturbed = _compute_ms(probe) * run.batch_size / loss.cell.size / probe.batch_size
-    sharing = _compute_ms(run) - undisturbed
+        probe = partner(probes, number)
+        undisturbed = view(probe, 1).compute_ms * rows / probe.batch_size
+    seen = view(run, loss.cell.size, undisturbed / rows, crowded=loss.ranks > loss.measured.cores)
+    lost_ms: dict[Cause, float] = {
+        "comm": seen.comm_ms - alone.comm_ms * share,
+        **seen.waits_ms,
+        "serial": seen.serial_ms - alone.serial_ms * share,
+    }
+    # One worker alone waits for nobody, but has long steps, too.
+    lost_ms["wait" if "wait" in lost_ms else "straggler"] -= alone.waiting_ms * share
+    if seen.typical or alone.data_ms:
+        lost_ms["data"] = seen.data_ms - alone.data_ms * share
+    sharing = seen.compute_ms - undisturbed
     crowded = undisturbed * max(0.0, loss.ranks / loss.measured.cores - 1)
     oversubscription = min(max(sharing, 0.0), crowded)
-    rest = sharing - oversubscription
     lost_ms |= {} if loss.is_unclear else {"small-batch": undisturbed - ideal}
-    lost_ms |= {"oversubscription": oversubscription, "unclear" if loss.is_unclear else "memory": rest}
-    workers = loss.cell.size / loss.ranks
-    parts = {cause: ms / run.step_ms * 100 * workers for cause, ms in lost_ms.items()}
-    return parts if workers == 1 else parts | {"servers": 100 * (1 - workers)}
+    lost_ms["oversubscription"] = oversubscription
+    lost_ms["unclear" if loss.is_unclear else "memory"] = sharing - oversubscription
+    start_ms = 0.0
+    if rows < alone_run.batch_size:
+        growth = rows / (alone_run.batch_size - rows)
+        for part_ms, whole_ms in ((undisturbed, alone.compute_ms), (seen.data_ms, alone.data_ms)):
+            start_ms += min(max(0.0, part_ms - growth * (whole_ms - part_ms)), part_ms)
+    return Repeat(run, seen, _taken_from(lost_ms), alone, start_ms if loss.has_probe else 0.0)
 
 
-def _compute_ms(run: Measure) -> float:
-    """Return the rest of a step as compute, so that the parts sum up in spite of rounding."""
-    return run.step_ms - run.serial_ms - run.comm_ms - run.wait_ms
+def _taken_from(lost_ms: dict[Cause, float]) -> dict[Cause, float]:
+    """Return the losses, where those to other programs that are more than all waiting are taken from other parts.
+
+    A rank without a core computes and exchanges for longer as well.
+    """
+    lost_ms, missing_ms = dict(lost_ms), -lost_ms.get("straggler", 0.0)
+    if lost_ms.get("others", 0.0) <= 0 or missing_ms <= 0:
+        return lost_ms
+    sources: tuple[Cause, ...] = ("comm", "memory", "unclear", "serial", "data")
+    room_ms = {cause: max(0.0, lost_ms.get(cause, 0.0)) for cause in sources}
+    moved_ms = min(missing_ms, sum(room_ms.values()))
+    for cause, room in room_ms.items():
+        if room:
+            lost_ms[cause] -= moved_ms * room / sum(room_ms.values())
+    lost_ms["others"] -= missing_ms - moved_ms
+    lost_ms["straggler"] = 0.0
+    return lost_ms

@@ -10,7 +10,7 @@ from manyhands.record.sweep import Cell, Interval, Measure, Row
 from manyhands.scaling.analysis.measured import Measured
 
 MEDIANS = (
-    *("compute_ms", "serial_ms", "comm_ms", "wait_ms", "read_s", "eval_s", "total_s"),
+    *("compute_ms", "serial_ms", "comm_ms", "wait_ms", "gather_ms", "read_s", "eval_s", "total_s"),
     *("bytes_per_step", "messages_per_step", "train_loss", "test_loss", "test_accuracy"),
 )
 """Columns whose median over the repeats is shown as it is."""

@@ -31,10 +31,23 @@ def test_the_first_sentence_names_the_cause_with_its_percent(cause: str) -> None
 
 def test_sentences_are_ordered_by_their_numbers_which_are_those_of_the_parts() -> None:
     for finding in made_up_sweep().findings:
-        numbers = [float(match[1]) for s in finding.sentences if (match := re.match(r"([\d.]+) %", s))]
+        causes = [s for s in finding.sentences if "medians of the parts" not in s]
+        numbers = [float(match[1]) for s in causes if (match := re.match(r"([\d.]+) %", s))]
         assert numbers == sorted(numbers, reverse=True)
-        large = sorted((part.percent for part in finding.parts if abs(part.percent) >= 0.5), reverse=True)
-        assert numbers == pytest.approx(large, abs=0.051)
+        parts = [part.percent for part in finding.parts if part.cause != "unattributed"]
+        assert numbers == pytest.approx(sorted((p for p in parts if abs(p) >= 0.5), reverse=True), abs=0.051)
+
+
+def test_what_medians_leave_over_is_told_as_not_attributed() -> None:
+    record = made_up_sweep(noise=0.3)
+    told = 0
+    for finding in record.findings:
+        (rest,) = [part.percent for part in finding.parts if part.cause == "unattributed"]
+        sentences = [s for s in finding.sentences if "the medians of the parts over 5 runs do not sum up" in s]
+        assert bool(sentences) is (abs(rest) >= 0.5)
+        assert all(s.startswith(f"{abs(rest):.1f} %") for s in sentences)
+        told += len(sentences)
+    assert told
 
 
 def test_every_sentence_carries_a_number() -> None:
