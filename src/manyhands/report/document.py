@@ -258,7 +258,7 @@ def _verdict(figures: Mapping[str, PaperFigure]) -> str:
         ]
     else:
         others = [figure.verdict for figure in figures.values() if figure.kind != "time"]
-        unjudged = next((verdict for verdict in UNJUDGED if verdict in others), "shown")
+        unjudged: Verdict = next((verdict for verdict in UNJUDGED if verdict in others), "shown")
         texts = [WORDS.get(unjudged, unjudged)]
         if all(figure.ours is None for figure in figures.values()):
             texts = ["not measured"]
