@@ -305,13 +305,13 @@ def read_calibration(
     calibration = open_calibration(path)
     typed = calibrate_command(task, device, path if named else None)
     if calibration is None:
-        whose, where = "this machine is", "which takes a minute"
+        whose, where = "this machine is", "which takes a minute and a half"
         if device != "cpu":
             whose, where = "GPUs of this machine are", "or give --calibration FILE of one that was made elsewhere"
         raise UserError(f"{whose} not calibrated: there is no '{path}'; run '{typed}', {where}")
     check_device(calibration, task, device, f"'{path}'")
     known = task in calibration.tasks
-    check(known, f"task '{task}' is not calibrated in '{path}'; run '{typed}', which takes a minute")
+    check(known, f"task '{task}' is not calibrated in '{path}'; run '{typed}', which takes a minute and a half")
     check(
         not engine or engine in calibration.engines(task),
         f"engine {engine} is not calibrated with task '{task}' in '{path}'; run '{typed} --engines {engine}'",
