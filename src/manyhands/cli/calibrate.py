@@ -32,7 +32,7 @@ from manyhands.report.tables.table import Column, Table, tabulate
 from manyhands.spec import cut_list
 
 if TYPE_CHECKING:
-    from manyhands.model.correction import Correction
+    from manyhands.model.runs.correction import Correction
 
 ENGINES, BUDGET, TASK = "threads,mpi", "90s", "mlp"
 GPU_ENGINE = "torch"
@@ -245,7 +245,9 @@ def _calls_table(comms: Sequence[CommCosts]) -> Table:
 
 def _runs_table(calibration: Calibration, runs: Sequence[ClosingRun]) -> Table:
     """Return the table of real runs: what was predicted for them, and what corrects predictions from now on."""
-    from manyhands.model.correction import correction  # slow to import, but the measurement has imported it already
+    from manyhands.model.runs.correction import (
+        correction,  # slow to import, but the measurement has imported it already
+    )
 
     def known(run: ClosingRun) -> "Correction":
         engine = run.engine if run.engine != "serial" else next(iter(calibration.comms))

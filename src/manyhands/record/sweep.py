@@ -258,7 +258,7 @@ class Finding(BaseModel):
     remedies: list[Remedy]
 
 
-class Prediction(BaseModel):
+class PredictedRow(BaseModel):
     """A row that could not be measured, predicted for a machine with a core for each rank; intervals are of 90 %."""
 
     cell: Cell
@@ -275,7 +275,7 @@ class Prediction(BaseModel):
 class Predictions(BaseModel):
     """Predictions beside the rows of a sweep, which no fit and no finding uses."""
 
-    rows: list[Prediction] = []
+    rows: list[PredictedRow] = []
     source: str = ""
     """The calibration that they come from, with its age and the load that it was taken under."""
     notes: list[str] = []

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
-from manyhands.record.sweep import Cell, Finding, Fit, Prediction, Row, SweepRecord
+from manyhands.record.sweep import Cell, Finding, Fit, PredictedRow, Row, SweepRecord
 from manyhands.record.texts import images_name
 from manyhands.report.scores import grouped
 
@@ -25,7 +25,7 @@ class Curve:
     """Rows with at least one good run, by number of workers."""
     fits: list[Fit]
     findings: list[tuple[Row, Finding]]
-    predicted: list[Prediction]
+    predicted: list[PredictedRow]
     """Rows that could not be measured, by number of workers."""
 
     @property

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import get_args
 
 from manyhands.record.labels import cell_names, least_coverage, with_coverage
-from manyhands.record.sweep import Cause, Fit, Interval, Prediction, Row, SweepRecord
+from manyhands.record.sweep import Cause, Fit, Interval, PredictedRow, Row, SweepRecord
 from manyhands.record.texts import in_brackets, milliseconds
 from manyhands.report.curves import Curve, curves, fitted_speed_up
 from manyhands.report.drawing import Axis, Figure, Series, View, dashed, listed
@@ -233,13 +233,13 @@ def _points(curve: Curve, value: Value, unit: str, factor: float, shift: float) 
 
 
 def _predicted(
-    drawn: Sequence[Curve], value: Callable[[Prediction], Interval], unit: str, factor: float = 1.0
+    drawn: Sequence[Curve], value: Callable[[PredictedRow], Interval], unit: str, factor: float = 1.0
 ) -> list[Series]:
     """Draw the predictions of the curves: dashed, hollow, and with names of their own."""
     return [_predicted_points(curve, value, unit, factor) for curve in drawn if curve.predicted]
 
 
-def _predicted_points(curve: Curve, value: Callable[[Prediction], Interval], unit: str, factor: float) -> Series:
+def _predicted_points(curve: Curve, value: Callable[[PredictedRow], Interval], unit: str, factor: float) -> Series:
     intervals, name = [value(row) for row in curve.predicted], f"{curve.name}, predicted"
     reach = ([factor * (i.value - i.low) for i in intervals], [factor * (i.high - i.value) for i in intervals])
     sizes = [row.cell.size for row in curve.predicted]

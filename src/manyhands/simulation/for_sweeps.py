@@ -9,7 +9,7 @@ from manyhands.errors import ManyhandsError, UserError
 from manyhands.launch.user_folder import calibration_path
 from manyhands.record.calibration import open_calibration
 from manyhands.record.simulation import Estimate, SimulationRow
-from manyhands.record.sweep import Cell, Interval, Kind, Prediction, Predictions, Row
+from manyhands.record.sweep import Cell, Interval, Kind, PredictedRow, Predictions, Row
 from manyhands.record.texts import count
 from manyhands.simulation.simulate import simulate
 
@@ -73,7 +73,7 @@ def _batch(kind: Kind, cell: Cell) -> int | str:
     return cell.batch_size // cell.size if kind == "weak" and isinstance(cell.batch_size, int) else cell.batch_size
 
 
-def _predicted(kind: Kind, task: str, rows: Sequence[Row], notes: dict[str, None]) -> list[Prediction]:
+def _predicted(kind: Kind, task: str, rows: Sequence[Row], notes: dict[str, None]) -> list[PredictedRow]:
     cell = rows[0].cell
     if cell.engine not in MODELS or cell.threads > 1:
         raise UserError(f"engine {cell.engine} cannot be calibrated")
@@ -94,10 +94,10 @@ def _predicted(kind: Kind, task: str, rows: Sequence[Row], notes: dict[str, None
     return [_prediction(row, by_workers[row.cell.size]) for row in rows if row.cell.size in by_workers]
 
 
-def _prediction(row: Row, simulated: SimulationRow) -> Prediction:
+def _prediction(row: Row, simulated: SimulationRow) -> PredictedRow:
     ms, ranks = simulated.step_ms, simulated.workers + simulated.servers
     per_s = Estimate(*(simulated.batch_size / bound * 1e3 for bound in (ms.value, ms.high, ms.low)))
-    return Prediction(
+    return PredictedRow(
         cell=row.cell,
         ranks=ranks,
         why="more ranks than cores" if row.oversubscribed else row.failed,

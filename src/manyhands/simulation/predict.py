@@ -10,9 +10,9 @@ import numpy as np
 
 from manyhands.errors import check
 from manyhands.model.cluster import Cluster
-from manyhands.model.correction import Correction, corrected, correction
 from manyhands.model.crowd import StepTimes, step_times
 from manyhands.model.machine import CalibratedMachine
+from manyhands.model.runs.correction import Correction, corrected, correction
 from manyhands.record.calibration import Calibration
 from manyhands.record.simulation import Method
 from manyhands.simulation.forms import SHORT, AlikeCounts, Closed, meetings

@@ -5,7 +5,7 @@ from typing import Literal
 
 from manyhands.calibration.probe import Probe, take_probe
 from manyhands.machine import facts
-from manyhands.model.state import in_state, slow_down
+from manyhands.model.runs.state import in_state, slow_down
 from manyhands.record.calibration import Calibration, machine_name
 from manyhands.record.texts import day
 

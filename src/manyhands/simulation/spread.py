@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from manyhands.model.between import gpu_spread
-from manyhands.model.correction import Correction
 from manyhands.model.crowd import contention, run_spread
 from manyhands.model.links import Floats
+from manyhands.model.runs.correction import Correction
 from manyhands.model.sharing import SlowDown, lock_slow_down
 from manyhands.record.calibration import Calibration, CallTimes, RowTimes
 from manyhands.record.simulation import Estimate

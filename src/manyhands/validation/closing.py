@@ -1,6 +1,6 @@
 """End a calibration with real runs: predict them from its measurements, run them, and keep both.
 
-`simulate`, `validate` and `advise` correct their predictions by the difference (`model/correction.py`).
+`simulate`, `validate` and `advise` correct their predictions by the difference (`model/runs/correction.py`).
 """
 
 import tempfile

@@ -18,6 +18,7 @@ from manyhands.request import resolve
 from manyhands.simulation.simulate import simulate
 from manyhands.tasks import load
 from manyhands.tasks.setup import load_data
+from manyhands.validation import closing
 
 TINY = f"{Path(__file__).parents[2] / 'conformance' / 'tiny.py'}:mlp"
 
@@ -137,7 +138,7 @@ def test_bad_requests(
 def test_the_table_says_what_was_not_measured(
     made: Calibration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(module, "calibrate_gpu", lambda names, **options: made)
+    monkeypatch.setattr(closing, "calibrate_gpu", lambda names, **options: made)
     path = tmp_path / "gpu.json"
     words = ["manyhands", "calibrate", TINY, "--device", "cuda", "--calibration", str(path)]
     monkeypatch.setattr(sys, "argv", words)

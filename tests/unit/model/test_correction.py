@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_machine import calibration, constant
 
-from manyhands.model.correction import NO_CORRECTION, corrected, correction
-from manyhands.model.state import SAME, in_state, same_state, slow_down
+from manyhands.model.runs.correction import NO_CORRECTION, corrected, correction
+from manyhands.model.runs.state import SAME, in_state, same_state, slow_down
 from manyhands.record.calibration import KEPT, Calibration, ClosingRun, CoreTimes
 
 

@@ -88,8 +88,9 @@ def test_a_score_is_that_of_the_rows_with_a_core_for_each_rank(cases: list[tuple
 
 
 def _rows(held: int, missed: int, error: float = 2.0, **more: Any) -> list[Validation]:
-    good = [made_up_validation(error_pct=error, share=0.5, **more) for _ in range(held)]
-    return [*good, *(made_up_validation(error_pct=error, share=0.001, **more) for _ in range(missed))]
+    about: dict[str, Any] = {"error_pct": error, "noise_pct": 0.5, **more}  # no run is off as far as the prediction
+    good = [made_up_validation(share=0.5, **about) for _ in range(held)]
+    return [*good, *(made_up_validation(share=0.001, **about) for _ in range(missed))]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_the_headline_says_how_near_and_how_often(rows: list[Validation], near: 
 def test_rows_that_share_cores_are_shown_but_not_counted() -> None:
     rows = [*_rows(3, 0, 1.0), made_up_validation(workers=8, error_pct=80.0)]
     grid = parts_table(rows, parts_of(rows).values())
-    assert grid.rows == [["all", "3", "1.0 %", "±1.0 %", "≤ 5.0 %", "yes", "9 of 9", "100 %", "–"]]
+    assert grid.rows == [["all", "3", "1.0 %", "±0.5 %", "≤ 5.0 %", "yes", "9 of 9", "100 %", "–"]]
     assert grid.marks == ["whole"]
     page = _validated(rows)
     [every] = next(section.tables for section in page.sections if section.id == "numbers")
@@ -143,6 +144,7 @@ def test_every_point_is_drawn_once_where_it_belongs_and_ringed_where_it_missed()
     for number in range(len(figure.views)):
         shown = [y for t in drawn(figure, number)["data"] if "error_y" in t for y in t["y"]]
         assert sorted(shown) == sorted(row.error_pct for row in rows)
+    holds = {row.error_pct: row.holds_median for row in rows}
     for trace in drawn(figure)["data"]:
         for error, below, above, told in (
             zip(
@@ -152,7 +154,8 @@ def test_every_point_is_drawn_once_where_it_belongs_and_ringed_where_it_missed()
             if "error_y" in trace
             else ()
         ):
-            assert (error - below <= 0 <= error + above) == told.endswith("interval held")
+            assert (error - below <= 0 <= error + above) == holds[error]
+            assert "of 3 runs within the interval" in told
 
 
 def test_scores_by_combination_have_hosts_where_some_runs_had_several() -> None:

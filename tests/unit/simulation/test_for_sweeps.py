@@ -23,7 +23,7 @@ def calibrated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     path = tmp_path / "calibration.json"
     path.write_text(made_up_machine.calibration().model_dump_json())
     monkeypatch.setattr(for_sweeps, "calibration_path", lambda: path)
-    monkeypatch.setattr("manyhands.simulation.simulate.calibration_path", lambda: path)
+    monkeypatch.setattr("manyhands.simulation.simulate.calibration_path", lambda device: path)
     return path
 
 

@@ -10,8 +10,8 @@ from made_up_machine import BATCH, ETHERNET, SAMPLES, calibration, constant, net
 
 from manyhands.errors import UserError
 from manyhands.model.cluster import SlowNode
-from manyhands.model.correction import NO_CORRECTION
 from manyhands.model.crowd import step_times
+from manyhands.model.runs.correction import NO_CORRECTION
 from manyhands.record.simulation import Estimate, SimulationDir, SimulationRecord, SimulationRow
 from manyhands.simulation import simulate as module
 from manyhands.simulation.parts import TaskNetwork

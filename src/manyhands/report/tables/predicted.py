@@ -1,7 +1,7 @@
 """The table of a sweep's predictions, for rows that could not be measured; apart from the measured rows."""
 
 from manyhands.record.labels import cell_names, coverage, duration_with_span, with_span
-from manyhands.record.sweep import Prediction, SweepRecord
+from manyhands.record.sweep import PredictedRow, SweepRecord
 from manyhands.record.texts import percent, rate, times
 from manyhands.report.tables.table import Column, Table, one_line, tabulate
 
@@ -12,7 +12,7 @@ def predictions_table(record: SweepRecord) -> Table:
     """Return the table of the predictions, without rows where there are none."""
     rows = record.predictions.rows
     names = cell_names([*(row.cell for row in record.rows), *(row.cell for row in rows)])
-    columns: list[Column[Prediction]] = [
+    columns: list[Column[PredictedRow]] = [
         Column("predicted run", lambda row: names[row.cell.key], left=True),
         Column("ranks", lambda row: f"{row.ranks}", "Workers and servers.", drop=4),
         Column("time per batch", lambda row: duration_with_span(row.step_ms), drop=2),

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
-from manyhands.model.state import same_state
+from manyhands.model.runs.state import same_state
 from manyhands.record.calibration import Calibration, CallTimes, ClosingRun, RowTimes
 
 LEVEL = 0.95
@@ -38,7 +38,7 @@ class Correction(NamedTuple):
 NO_CORRECTION = Correction(1.0, None)
 
 
-class _Group(NamedTuple):
+class _ConfigurationRuns(NamedTuple):
     """Log ratios of the runs of one configuration."""
 
     ranks: int
@@ -120,7 +120,7 @@ def _kind(workers: int, servers: int) -> Kind:
     return "servers" if servers else "collective"
 
 
-def _groups(calibration: Calibration, task: str, engine: str, *kinds: Kind) -> list[_Group]:
+def _groups(calibration: Calibration, task: str, engine: str, *kinds: Kind) -> list[_ConfigurationRuns]:
     """Return the runs of these kinds, or of all, by increasing ranks; also of earlier calibrations in the same state.
 
     All are relative to the newest prediction, so that they show how the machine changes from one to the next.
@@ -132,11 +132,11 @@ def _groups(calibration: Calibration, task: str, engine: str, *kinds: Kind) -> l
         if run.task == task and run.engine in engines and (not kinds or _kind(run.workers, run.servers) in kinds):
             before = list(filter(None, (_same(other.closing, run) for other in earlier)))
             logs = run.log_ratios([*run.measured_ms, *chain(*before)])
-            groups.append(_Group(run.workers + run.servers, logs, 1 + len(before)))
+            groups.append(_ConfigurationRuns(run.workers + run.servers, logs, 1 + len(before)))
     return sorted(groups)
 
 
-def _squares(groups: Sequence[_Group]) -> tuple[int, float]:
+def _squares(groups: Sequence[_ConfigurationRuns]) -> tuple[int, float]:
     """Return the degrees of freedom, and the sum of the squared deviations of runs from the mean of their group."""
     freedom = sum(len(group.logs) - 1 for group in groups)
     return freedom, sum(len(group.logs) * float(np.var(group.logs)) for group in groups)
@@ -146,7 +146,7 @@ def _same(closing: Sequence[ClosingRun], run: ClosingRun) -> list[float]:
     return [ms for other in closing if other.key == run.key for ms in other.measured_ms]
 
 
-def _mean(groups: Sequence[_Group], ranks: int) -> float:
+def _mean(groups: Sequence[_ConfigurationRuns], ranks: int) -> float:
     return float(np.interp(math.log(ranks), [math.log(g.ranks) for g in groups], [np.mean(g.logs) for g in groups]))
 
 

@@ -1,0 +1,1 @@
+"""What real runs and the speed of the cores tell about predictions."""
