@@ -14,6 +14,7 @@ from manyhands.record.texts import duration, percent
 
 DECIDE_TIMES = ("python", "torch", "numpy", "mpi4py", "mpich")
 """Packages whose version affects the times."""
+DAY_S = 86400.0
 KEPT = 8
 """Earlier calibrations that a file keeps."""
 
@@ -267,7 +268,8 @@ class Calibration(BaseModel):
         load = f"while {self.others}" if self.others else "under a load that is not known"
         errors = [abs(run.error_pct) for run in self.closing]
         runs = f"; its own runs were {percent(max(errors))} off at most before it was corrected" if errors else ""
-        return f"made {duration(max(0.0, age_s))} ago {load}{runs}"
+        age = f"{age_s / DAY_S:.0f} days" if age_s >= 2 * DAY_S else duration(max(0.0, age_s))
+        return f"made {age} ago {load}{runs}"
 
 
 def machine_name(hardware: dict[str, Any], device: str = "cpu") -> str:

@@ -41,10 +41,15 @@ def test_without_real_runs_nothing_is_corrected() -> None:
 
 @given(st.floats(0.3, 3.0), st.integers(2, 8))
 @settings(deadline=None)
-def test_what_all_runs_have_in_common_is_corrected_for_wholly(factor: float, runs: int) -> None:
-    real = correction(closed(run([factor] * runs)), "mlp", "mpi", workers=2)
-    assert real.factor == pytest.approx(factor)
-    assert real.bound == pytest.approx(0.0, abs=1e-9), "they do not differ"
+def test_half_of_what_all_runs_have_in_common_is_corrected_for_and_more_where_calibrations_agree(
+    factor: float, runs: int
+) -> None:
+    alike, before = run([factor] * runs), closed(run([factor] * runs))
+    for known, share in ((closed(alike), 1 / 2), (closed(alike, earlier=(before, before)), 3 / 4)):
+        real = correction(known, "mlp", "mpi", workers=2)
+        assert math.log(real.factor) == pytest.approx(share * math.log(factor), abs=1e-9)
+        assert real.bound is not None
+        assert real.bound >= (1 - share) * abs(math.log(factor)) - 1e-9, "the rest widens the interval"
 
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=2, max_size=8))
@@ -73,18 +78,19 @@ def test_the_interval_holds_nine_runs_in_ten(runs: int, spread: float) -> None:
         real = correction(closed(run(seen[:runs]), run(seen[runs:], workers=1, servers=1)), "mlp", "mpi", workers=2)
         assert real.bound
         held.append(abs(math.log(new / real.factor)) <= real.bound)
-    assert 0.84 <= np.mean(held) <= 0.97
+    assert np.mean(held) >= 0.87
+    assert np.mean(held) <= 0.97 or spread < 0.1, "what is left of a bias that stays widens it further"
 
 
 def test_kinds_of_runs_are_corrected_apart_and_ranks_between_are_interpolated() -> None:
     runs = (run([3.0] * 3, engine="serial", workers=1), run([2.0] * 3), run([8.0] * 3, workers=8))
     known = closed(*runs, run([5.0] * 3, workers=1, servers=1))
-    assert two(known, workers=1) == pytest.approx(3.0)
-    assert two(known) == pytest.approx(2.0)
-    assert two(known, workers=4) == pytest.approx(4.0), "halfway in the logarithm"
-    assert two(known, workers=64) == pytest.approx(8.0), "nothing is extrapolated"
-    assert two(known, workers=1, servers=1) == pytest.approx(5.0)
-    assert two(closed(*runs), workers=1, servers=1) == pytest.approx(2.0), "collectives are the nearest"
+    assert two(known, workers=1) ** 2 == pytest.approx(3.0)
+    assert two(known) ** 2 == pytest.approx(2.0)
+    assert two(known, workers=4) ** 2 == pytest.approx(4.0), "halfway in the logarithm"
+    assert two(known, workers=64) ** 2 == pytest.approx(8.0), "nothing is extrapolated"
+    assert two(known, workers=1, servers=1) ** 2 == pytest.approx(5.0)
+    assert two(closed(*runs), workers=1, servers=1) ** 2 == pytest.approx(2.0), "collectives are the nearest"
 
 
 def test_earlier_calibrations_count_in_the_same_state_alone() -> None:

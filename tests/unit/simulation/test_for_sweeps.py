@@ -96,7 +96,7 @@ def test_predictions_stay_apart_from_what_was_measured(calibrated: Path) -> None
     assert [row.why for row in predictions.rows] == ["5 of 5 runs failed: killed", "more ranks than cores"]
     assert [row[0] for row in predictions_table(with_them).rows] == ["mpi ×4", "mpi ×8"]
     assert "not measured" in predictions_table(with_them).caption
-    assert "old)" in prediction_notes(with_them)[0]
+    assert " days ago under a load that is not known" in prediction_notes(with_them)[0]
     assert numbers_table(with_them) == numbers_table(record)
     assert [t.rows for t in scaling_tables(with_them, ON_PAGE)] == [t.rows for t in scaling_tables(record, ON_PAGE)]
     for figure in sweep_figures(with_them)["scaling"]:
