@@ -62,7 +62,13 @@ def reproduce(
         return
     with _progress() as observe:
         record = rebuild(
-            paper, quick=quick, repeats=repeats, out=out, resume=resume, budget_s=budget or math.inf, observe=observe
+            paper,
+            quick=quick,
+            repeats=repeats,
+            out=out,
+            resume=resume,
+            budget_s=math.inf if budget is None else budget,
+            observe=observe,
         )
     folder = ReproductionDir(out / record.id)
     write_atomically(folder.markdown, papers.markdown(record))

@@ -1,6 +1,7 @@
 """Times of steps and exchanges on one machine, measured by `manyhands calibrate`. Needs neither torch nor MPI."""
 
 import math
+import statistics
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
@@ -58,6 +59,12 @@ class TaskCosts(BaseModel):
     """Share of `serial_ms` that is the optimiser's step; the rest is the training loop, which every worker has."""
     touch_ms: list[float] = Field(min_length=1)
     """Times of one pass over all gradients with one thread, as in scaling or adding them."""
+
+    @property
+    def size(self) -> tuple[float, ...]:
+        """What tells a task that was changed since: its weights, data, batch and operations."""
+        network = (self.parameters, self.weight_bytes, self.flops_per_row, self.pass_operations)
+        return (*network, self.samples, self.batch_size, self.piece_rows)
 
 
 class CallTimes(BaseModel):
@@ -175,8 +182,8 @@ class ClosingRun(BaseModel):
 
     @property
     def error_pct(self) -> float:
-        """Relative error of the prediction against the mean of the runs; negative where it is too low."""
-        return 100 * (self.predicted_ms * len(self.measured_ms) / sum(self.measured_ms) - 1)
+        """Relative error of the prediction against the median of the runs; negative where it is too low."""
+        return 100 * (self.predicted_ms / statistics.median(self.measured_ms) - 1)
 
 
 class CopyTimes(BaseModel):
@@ -236,16 +243,20 @@ class Calibration(BaseModel):
             if (row.engine, row.task) not in again and apart.get(row.engine, row.hosts > 1) == (row.hosts > 1)
         ]
         moved = any(apart.get(engine, costs.apart) != costs.apart for engine, costs in self.comms.items())
-        replaced = self._measured_again(newer)
+        earlier = [part for part in (self._measured_again(newer), *self.earlier) if part and part._is_like(newer)]
         return newer.model_copy(
             update={
                 "tasks": {**self.tasks, **newer.tasks},
                 "comms": {**self.comms, **newer.comms},
                 "contention": [*kept, *newer.contention],
                 "closing": [*(run for run in self.closing if not newer.has_measured(run)), *newer.closing],
-                "earlier": [] if moved else [*([replaced] if replaced else []), *self.earlier][:KEPT],
+                "earlier": [] if moved else earlier[:KEPT],
             }
         )
+
+    def _is_like(self, newer: "Calibration") -> bool:
+        """Tell whether the tasks that both have measured are still the same networks on the same data."""
+        return all(costs.size == newer.tasks[name].size for name, costs in self.tasks.items() if name in newer.tasks)
 
     def has_measured(self, run: ClosingRun) -> bool:
         """Tell whether this calibration has measured the task and the engine of a run."""

@@ -147,7 +147,7 @@ CAUSES = {
     "memory": "sharing the machine",
     "unclear": "small batches or sharing the machine",
     "servers": "servers, which compute nothing",
-    "unattributed": "no single cause",
+    "unattributed": "not attributed",
 }
 """Causes of lost time in words."""
 

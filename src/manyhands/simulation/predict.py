@@ -12,7 +12,7 @@ from manyhands.errors import check
 from manyhands.model.cluster import Cluster
 from manyhands.model.crowd import StepTimes, step_times
 from manyhands.model.machine import CalibratedMachine
-from manyhands.model.runs.correction import Correction, corrected, correction
+from manyhands.model.runs.correction import NO_CORRECTION, Correction, corrected, correction
 from manyhands.record.calibration import Calibration
 from manyhands.record.simulation import Method
 from manyhands.simulation.forms import SHORT, AlikeCounts, Closed, meetings
@@ -98,11 +98,15 @@ class Predictor:
     def corrected(self, workers: int, servers: int = 0) -> CorrectedCalibration:
         """Return the calibration for this many ranks: on this host, all times are corrected by its real runs.
 
-        Of a cluster, only compute is, by the runs of one worker alone, since its links are not this host's.
+        Of a cluster, whose links are not this host's, and where there were no such runs, only compute is, by those of
+        one worker alone.
         """
-        ranks = (workers, servers) if self.cluster is None else (1, 0)
-        real = correction(self.calibration, self.task, self.engine, workers=ranks[0], servers=ranks[1])
-        factors = real.factor, real.factor if self.cluster is None else 1.0
+        about = self.calibration, self.task, self.engine
+        real = correction(*about, workers=workers, servers=servers) if self.cluster is None else NO_CORRECTION
+        factors = real.factor, real.factor
+        if real == NO_CORRECTION:
+            real = correction(*about, workers=1)
+            factors = real.factor, 1.0
         if factors not in self._corrected:
             changed = [
                 corrected(other, self.task, self.engine, *factors) for other in (self.calibration, *self._others)

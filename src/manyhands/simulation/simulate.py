@@ -114,8 +114,8 @@ def _prepare(
         cluster_name = SUCH_HOSTS
     for sentence in differences(calibration, facts.hardware(), facts.versions()):
         say(sentence)
-    say_if_busy(calibration, say)
     calibration, circumstances = present_calibration(calibration, absolute(task), [engine], probe, say)
+    say_if_busy(calibration, say)
     network = TaskNetwork(task, calibration.made, path)
     network.check_calibrated(calibration)
     per_worker = request.batch_per_worker

@@ -16,7 +16,7 @@ from manyhands import launch, sync
 from manyhands.calibration.calibrate import Progress
 from manyhands.calibration.calibrate import calibrate as measure_machine
 from manyhands.calibration.gpu.calibrate import calibrate_gpu
-from manyhands.errors import UserError
+from manyhands.errors import ManyhandsError, UserError, check
 from manyhands.machine import facts
 from manyhands.measurement.measure import figures, measure
 from manyhands.record.calibration import Calibration, ClosingRun
@@ -54,6 +54,8 @@ class _Case:
     takes_s: float
     """Duration of a run, as predicted or as the last one took."""
     measured_ms: list[float] = field(default_factory=list)
+    failed: str = ""
+    """Why a run failed, after which there is no other."""
 
     @property
     def name(self) -> str:
@@ -66,13 +68,14 @@ class _Case:
         names = ("device", "engine", "workers", "sync", "batch_size")
         options: dict[str, Any] = {name: getattr(self, name) for name in names}
         steps = int(np.clip(RUN_S * 1e3 / self.predicted_ms, *STEPS))
-        options |= {"blas_threads": 1, "steps": steps, "eval_every": NEVER}
+        options |= {"steps": steps, "eval_every": NEVER, **({"blas_threads": 1} if self.device == "cpu" else {})}
         with tempfile.TemporaryDirectory(prefix="manyhands-") as folder:
             if self.device == "cpu":
                 self.measured_ms.append(_step_ms(self.task, options, folder))
             else:  # in a process of its own, since GPUs differ from process to process
                 run = measure(self.task, options, Path(folder), timeout_s=TIMEOUT_S)
-                self.measured_ms += [] if run.failed else [run.step_ms]
+                check(not run.failed, run.failed)
+                self.measured_ms.append(run.step_ms)
         self.takes_s = time.perf_counter() - begun_s
 
     def closing(self) -> ClosingRun:
@@ -104,23 +107,29 @@ def close_loop(
 ) -> list[ClosingRun]:
     """Run every task with every engine of a calibration in turn, for about `seconds`; return predictions and runs.
 
-    A run that the time is too short for is left out, and said.
+    A run that fails, or that the time is too short for, is left out, and said: what was measured before is kept.
     """
     until_s = time.perf_counter() + seconds
-    cases = [case for task in calibration.tasks for case in _cases(calibration, task)]
+    cases: list[_Case] = []
+    try:
+        cases = [case for task in calibration.tasks for case in _cases(calibration, task)]
+    except ManyhandsError as error:
+        say(f"there are no real runs, since they cannot be predicted: {error}")
     for i in range(ROUNDS):
         for case in cases if i % 2 == 0 else reversed(cases):
             left_s = until_s - time.perf_counter()
-            if case.takes_s > left_s:
+            if case.failed or case.takes_s > left_s:
                 continue
             observe(Progress(case.name, 1 - left_s / seconds))
-            case.run()
-    without = [case.name for case in cases if not case.measured_ms]
+            try:
+                case.run()
+            except ManyhandsError as error:
+                case.failed = str(error)
+                say(f"{case.name}, failed: {error}; such predictions are not corrected")
+    without = [case.name for case in cases if not case.measured_ms and not case.failed]
     if without:
-        say(
-            f"no time was left for {'; '.join(without)}: predictions of it are not corrected, and their intervals may "
-            "be too narrow; give a longer --budget"
-        )
+        others = f" and {len(without) - 1} more" if len(without) > 1 else ""
+        say(f"no time was left for {without[0]}{others}: such predictions are not corrected; give a longer --budget")
     return [case.closing() for case in cases if case.measured_ms]
 
 
@@ -148,6 +157,8 @@ def _cases(calibration: Calibration, task: str) -> Iterator[_Case]:
 def _predicted(calibration: Calibration, task: str, engine: str, spec: str, workers: list[int]) -> Iterator[_Case]:
     about: dict[str, Any] = {"syncs": spec, "engine": engine, "device": calibration.device}
     record = simulate(task, workers=workers, calibration=calibration, probe=False, **about)
+    if record.status == "interrupted":
+        raise KeyboardInterrupt
     for row in record.rows:
         one = row.workers + row.servers == 1
         start_s = 0.5 if calibration.device == "cpu" and (one or engine == "threads") else START_S

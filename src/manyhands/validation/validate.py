@@ -165,7 +165,9 @@ def validate(
     with ValidationDir.kept_if_used(request.out, stem_of(task)) as folder:
         predictions = {}
         path = request.calibration or calibration_path(request.device)
-        probe = probe_for(read_calibration(path, absolute(task), device=request.device))  # once for all engines
+        named = request.calibration is not None
+        known = read_calibration(path, absolute(task), named=named, device=request.device)
+        probe = probe_for(known)  # once for all engines
         for engine in engines:
             tell = say if engine == engines[0] else lambda sentence: None  # warnings of the machine, once
             predicted = simulate(task, engine=engine, observe=observe_prediction, say=tell, probe=probe, **given)

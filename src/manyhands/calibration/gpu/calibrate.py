@@ -111,7 +111,8 @@ def calibrate_gpu(
         observe(Progress(f"{Path(name).name}, first steps", 0.02))
         measured.append(_prepare(name, device))
     comm = _comm_costs(measured[0], num_gpus, link, made, say)
-    _measure(measured, clock, observe)
+    share = 1 - CLOSING if close else 1.0
+    _measure(measured, clock, lambda progress: observe(progress._replace(done=share * progress.done)))
     for task in measured:
         passes = time_passes(task.replica, first)
         tasks[task.gpu.config.task], crowd = _costs(task, passes, made)
@@ -133,7 +134,8 @@ def calibrate_gpu(
     if newer.others is not None and newer.others.disturbed:
         say(f"{newer.others} during the calibration, which slows the host that hands work to the GPU; calibrate again")
     if close:
-        newer = newer.model_copy(update={"closing": close(newer, clock.left_s + closing_s, observe, say)})
+        of_runs = lambda progress: observe(progress._replace(done=1 - CLOSING * (1 - progress.done)))  # noqa: E731
+        newer = newer.model_copy(update={"closing": close(newer, clock.left_s + closing_s, of_runs, say)})
     with alone_in(path.parent):  # another calibration may have added to the file meanwhile
         before = _read_before(path, lambda sentence: None)
         whole = before.joined(newer) if before is not None else newer

@@ -67,7 +67,7 @@ def correction(calibration: Calibration, task: str, engine: str, *, workers: int
     mean, agreeing = _mean(alike, workers + servers), min(group.calibrations for group in alike)
     systematic = mean * agreeing / (agreeing + 1)
     if not freedom_of_all:
-        return Correction(math.exp(systematic), None)
+        return NO_CORRECTION  # a single run of each cannot tell what is systematic
     borrowed = min(BORROWED, freedom_of_all)
     variance = (squares + borrowed * squares_of_all / freedom_of_all) / (freedom + borrowed)
     error = math.sqrt(variance / min(len(group.logs) for group in alike))

@@ -177,8 +177,10 @@ def _slow_rank(loss: Loss) -> str:
     slow = loss.slow_rank
     views = [repeat.view for repeat in loss.repeats if repeat.view.slow]
     if slow is None:
-        ranks = ", ".join(f"rank {view.slow.rank}" for view in views if view.slow)
-        return f"one rank is slow, but not the same in each run ({ranks}): look at what else runs on its core"
+        ranks = ", ".join(dict.fromkeys(f"rank {view.slow.rank}" for view in views if view.slow))
+        return (
+            f"a rank is slow in {len(views)} of {count(len(loss.repeats), 'run')} ({ranks}): see what runs on its core"
+        )
     same = next(view for view in views if view.slow == slow)
     assert same.typical
     rows = "" if slow.rows == same.typical.rows else f" for {slow.rows} rows, others have {same.typical.rows}"
@@ -194,8 +196,8 @@ def _last(loss: Loss) -> str:
     slowest = [repeat.run.slowest for repeat in loss.repeats if repeat.run.slowest and repeat.run.slowest.last]
     if not slowest or loss.slow_rank:
         return ""
-    most = max(slowest, key=lambda steps: steps.last)
-    return f"; no rank is slow in most steps (rank {most.rank} was the last in at most {100 * most.last:.0f} %)"
+    usual = sorted(slowest, key=lambda steps: steps.last)[len(slowest) // 2]
+    return f"; the slowest, rank {usual.rank}, was the last in {100 * usual.last:.0f} % of the steps"
 
 
 def _data(loss: Loss) -> str:

@@ -82,13 +82,6 @@ class Loss:
         return self.row.step_ms.value
 
     @cached_property
-    def undisturbed_ms(self) -> float:
-        """Compute time of one worker alone for the batch of one of n, by the probe or else the baseline."""
-        runs = self.measured.good(self.probe) or self.measured.good(self.alone.cell)
-        sample_ms = float(np.median([run.compute_ms / run.batch_size for run in runs.values()]))
-        return sample_ms * self.batch / self.cell.size
-
-    @cached_property
     def probe(self) -> Cell | None:
         """The cell of one worker alone with the batch of one of n; None in a weak sweep."""
         return self.measured.probe(self.cell)
@@ -123,10 +116,6 @@ class Loss:
     def repeats(self) -> list[Repeat]:
         """The runs of the row, each compared with baseline and probe of the same repeat."""
         return [_repeat(self, i, run) for i, run in self.measured.good(self.cell).items()]
-
-    def lost_ms(self, cause: Cause) -> float:
-        """Return the median of the milliseconds that a step lost to a cause."""
-        return float(np.median([repeat.lost_ms.get(cause, 0.0) for repeat in self.repeats]))
 
     @property
     def compute_ms(self) -> float:

@@ -53,8 +53,9 @@ def view(run: Measure, size: int, sample_ms: float | None = None, *, crowded: bo
         compute_ms = run.step_ms - run.serial_ms - run.comm_ms - run.wait_ms  # parts sum up in spite of rounding
         return StepView(compute_ms, 0.0, run.serial_ms, run.comm_ms, {"wait": run.wait_ms})
     typical, rows = _typical(run.typical, run.slowest, size, sample_ms), run.batch_size / size
-    compute_ms = (typical.median_ms - typical.gather_ms) * rows / max(1, typical.rows)
-    seen = StepView(compute_ms, typical.gather_ms, typical.serial_ms, run.comm_ms, {}, typical=typical)
+    data_ms = min(typical.gather_ms, typical.median_ms)  # a mean, which a few slow reads may raise above the median
+    compute_ms = (typical.median_ms - data_ms) * rows / max(1, typical.rows)
+    seen = StepView(compute_ms, data_ms, typical.serial_ms, run.comm_ms, {}, typical=typical)
     beyond_ms = run.step_ms - compute_ms - seen.data_ms - seen.serial_ms - seen.comm_ms
     taken_ms = 0.0 if crowded else _taken_ms(run, size, beyond_ms)
     left_ms = max(0.0, beyond_ms - taken_ms)

@@ -28,6 +28,11 @@ OVERLAPPING = {"mpi", "torch", "ray"}
 """Engines on which an all-reduce progresses by itself; with threads nobody else is there to do it."""
 PROCESSES = {"mpi", "torch", "ray"}
 """Engines whose workers do not share an interpreter."""
+WAITING: set[Cause] = {"comm", "wait", "slow-rank", "straggler", "uneven", "others"}
+"""Causes that hold time in which a rank had no core, where there are more ranks than cores."""
+CROWDED: set[Cause] = {"oversubscription"}
+NO_CAUSE: set[Cause] = {"unattributed", "servers"}
+"""Parts that no remedy is against."""
 BACKWARD = 2 / 3
 """Share of the backward pass in compute: it makes two products for each one of the forward pass."""
 SLACK = 0.25
@@ -39,14 +44,14 @@ then share the machine."""
 
 def remedies(loss: Loss, rows: list[Row], fits: list[Fit]) -> list[Remedy]:
     """Return the few remedies that bring most, best first; only those against causes that cost something."""
-    if loss.row.others and loss.row.others.disturbed:  # they would blame communication
-        candidates = list(_end_others(loss))
-    else:
-        candidates = [*_fewer_workers(loss, rows, fits), *_processes(loss, rows), *_more_machines(loss)]
-        # Where ranks share cores, the time of exchanges and waiting includes time in which a rank had no core.
-        if not loss.row.oversubscribed:
-            candidates += [*_strategies(loss, rows), *_larger_batch(loss, rows), *_even_batch(loss)]
-            candidates += [*_slow_rank(loss), *_faster_data(loss)]
+    candidates = [*_fewer_workers(loss, rows, fits), *_processes(loss, rows), *_more_machines(loss)]
+    if loss.row.others and loss.row.others.disturbed:  # predictions would blame communication
+        candidates = [remedy for remedy in candidates if MEASURED in remedy.sentence or remedy.cause in CROWDED]
+        candidates += _end_others(loss)
+    # Where ranks share cores, the time of exchanges and waiting includes time in which a rank had no core.
+    elif not loss.row.oversubscribed:
+        candidates += [*_strategies(loss, rows), *_larger_batch(loss, rows), *_even_batch(loss)]
+        candidates += [*_slow_rank(loss), *_faster_data(loss)]
     worth = [remedy for remedy in candidates if remedy.gain_pct >= LEAST_GAIN_PCT and _applies(loss, remedy)]
     return sorted(worth, key=lambda remedy: -remedy.gain_pct)[:MOST]
 
@@ -59,7 +64,7 @@ def _applies(loss: Loss, remedy: Remedy) -> bool:
 def _end_others(loss: Loss) -> Iterator[Remedy]:
     """Recommend to end the programs that take the run's cores."""
     if "others" in loss.parts:
-        gain = _predicted(loss, lambda repeat: repeat.lost_ms["others"], least=AT_LEAST)
+        gain = _predicted(loss, lambda repeat: repeat.lost_ms.get("others", 0.0), least=AT_LEAST)
         assert loss.row.others
         used = f"{loss.row.others.cores:.1f} of {loss.row.others.of:g} cores on {loss.row.others.host}"
         yield _remedy("others", f"End the other programs, which use {used}", gain, "", "and measure again")
@@ -177,7 +182,7 @@ def _even_batch(loss: Loss) -> Iterator[Remedy]:
 
     def saved_ms(repeat: Repeat) -> float:
         more_ms = repeat.view.compute_ms * (work - 1)
-        waited_ms = repeat.lost_ms[cause] if cause == "uneven" else repeat.run.wait_ms
+        waited_ms = repeat.lost_ms.get("uneven", repeat.run.wait_ms)
         return (work - 1) * repeat.run.step_ms - max(0.0, more_ms - waited_ms)
 
     what = f"Take a batch that divides evenly by {n}, {even:,} samples"
@@ -188,7 +193,7 @@ def _even_batch(loss: Loss) -> Iterator[Remedy]:
 def _fewer_workers(loss: Loss, rows: list[Row], fits: list[Fit]) -> Iterator[Remedy]:
     """Recommend the fastest measured number of workers and, for an oversubscribed row, one worker per core."""
     cell, measured = loss.cell, loss.measured
-    cause: Cause = "oversubscription" if loss.row.oversubscribed else _larger(loss, *loss.parts)
+    cause: Cause = "oversubscription" if loss.row.oversubscribed else _larger(loss, *_causes(loss))
     tried = [loss.alone]
     for row in rows:
         same_series = row.cell.role == "cell" and row.cell.series == cell.series and row.cell.size < cell.size
@@ -234,7 +239,7 @@ def _processes(loss: Loss, rows: list[Row]) -> Iterator[Remedy]:
     what = "Take processes instead of threads"
     tried = [row for engine in sorted(PROCESSES) for row in rows if row.cell == _but(loss, engine=engine)]
     if best := _fastest(loss, tried):
-        causes = [cause for cause in loss.parts if not loss.row.oversubscribed or cause not in ("comm", "wait")]
+        causes = [cause for cause in _causes(loss) if not loss.row.oversubscribed or cause not in WAITING]
         yield _remedy(_larger(loss, *causes), what, best[1], f"--engine {best[0].cell.engine}")
     elif _can_run("mpi", loss.cell.sync) and not loss.is_unclear:
         gain = _predicted(loss, lambda repeat: repeat.lost_ms["memory"])._replace(about="at most")
@@ -282,7 +287,8 @@ def _remedy(cause: Cause, what: str, gain: Interval | Gain, command: str, note: 
         gain_pct, span = gain.value if gain.is_known and gain.low > 0 else 0.0, (gain.low, gain.high)
         brings = f"{MEASURED}: {gain_pct:.1f} % more samples/s{in_brackets(with_coverage(gain, 1, 1))}"
     else:
-        gain_pct, span = gain.value, (gain.low if gain.about == "about" else min(0.0, gain.low), gain.high)
+        at_most = gain.about == "at most"
+        gain_pct, span = gain.value, (min(0.0, gain.low), gain.value) if at_most else (gain.low, gain.high)
         bounds = f" ({span[0]:.0f} to {span[1]:.0f})" if gain.about == "about" else ""
         brings = f"{gain.about} {gain_pct:.1f} % more samples/s{bounds}"
     sentence = f"{what}: {brings}; {note}." if note else f"{what}: {brings}."
@@ -318,6 +324,11 @@ def _most_pct(loss: Loss, cores: int | None = None) -> float:
     """Return the upper bound of any gain: every worker, or core, as fast as one worker alone."""
     assert loss.row.speed_up
     return (min(loss.cell.size, cores or loss.measured.cores) / loss.row.speed_up.value - 1) * 100
+
+
+def _causes(loss: Loss) -> list[Cause]:
+    """Return the parts that a remedy may be against."""
+    return [cause for cause in loss.parts if cause not in NO_CAUSE]
 
 
 def _larger(loss: Loss, *causes: Cause) -> Cause:
