@@ -29,9 +29,14 @@ MPIEXEC = find_mpiexec()
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *COMMAND[1:]]
 SRUN = ["srun", "-N2", "-n2", "--mpi=pmi2"]
 HOST = socket.gethostname()
+START_S = 60
+"""How long ranks may take until they train."""
 GONE_S = 10
 """How soon after a failure every other rank is gone."""
 RANK_VARIABLES = ("PMI_RANK", "RANK")
+
+# All ranks are processes of their own: a signal ends a test that hangs, where the usual way would end all of pytest.
+pytestmark = pytest.mark.timeout(120, method="signal")
 
 Process = subprocess.Popen[str]
 Start = Callable[..., Process]
@@ -80,8 +85,12 @@ def process_of(rank: int, folder: Path) -> psutil.Process:
 
 
 def wait_until(condition: Callable[[], object], process: Process) -> None:
-    """Poll until the condition holds; a process that ends before that fails the test."""
+    """Poll until the condition holds; a process that ends before that, or takes too long, fails the test."""
+    give_up = time.monotonic() + START_S
     while not condition():
+        if process.poll() is None and time.monotonic() > give_up:
+            process.terminate()
+            pytest.fail(f"not after {START_S} s: {process.communicate(timeout=10)}")
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.05)
 
