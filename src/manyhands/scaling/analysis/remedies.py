@@ -46,8 +46,9 @@ def remedies(loss: Loss, rows: list[Row], fits: list[Fit]) -> list[Remedy]:
     """Return the few remedies that bring most, best first; only those against causes that cost something."""
     candidates = [*_fewer_workers(loss, rows, fits), *_processes(loss, rows), *_more_machines(loss)]
     if loss.row.others and loss.row.others.disturbed:  # predictions would blame communication
-        candidates = [remedy for remedy in candidates if MEASURED in remedy.sentence or remedy.cause in CROWDED]
-        candidates += _end_others(loss)
+        # Beside other programs, fewer workers may have been faster for that reason alone.
+        crowded = [remedy for remedy in candidates if MEASURED in remedy.sentence or remedy.cause in CROWDED]
+        candidates = [*(crowded if loss.row.oversubscribed else []), *_end_others(loss)]
     # Where ranks share cores, the time of exchanges and waiting includes time in which a rank had no core.
     elif not loss.row.oversubscribed:
         candidates += [*_strategies(loss, rows), *_larger_batch(loss, rows), *_even_batch(loss)]
@@ -84,9 +85,9 @@ def _slow_rank(loss: Loss) -> Iterator[Remedy]:
 
 def _faster_data(loss: Loss) -> Iterator[Remedy]:
     """Recommend a source of data that gives rows at once."""
-    gain = _predicted(loss, lambda repeat: repeat.view.data_ms)
+    gain = _predicted(loss, lambda repeat: repeat.view.data_ms, most_pct=inf)  # one worker alone gains, too
     what, note = "Keep the data in memory or on a faster disk", "if rows then take no time to gather"
-    yield _remedy("data", what, gain._replace(about="at most"), "", note)
+    yield _remedy("data", what, gain, "", note)
 
 
 def _strategies(loss: Loss, rows: list[Row]) -> Iterator[Remedy]:
@@ -156,7 +157,7 @@ def _larger_batch(loss: Loss, rows: list[Row]) -> Iterator[Remedy]:
     best = _fastest(loss, [row for row in rows if row.cell == _but(loss, batch_size=batch)])
     what, note = f"Take twice the batch, {batch:,} samples", "fewer and larger steps, which changes the mathematics"
     # Long steps may come with each step, as those of an interrupted rank, or grow with the rows.
-    gain = best[1] if best else _predicted(loss, _fixed_ms, work=2.0, perhaps_ms=_straggler_ms)
+    gain = best[1] if best else _predicted(loss, _fixed_ms, work=2.0, perhaps_ms=_straggler_ms, most_pct=100.0)
     yield _remedy(_larger(loss, "comm", "serial", "data", "small-batch"), what, gain, f"--batch-size {batch}", note)
 
 
@@ -254,7 +255,7 @@ def _more_machines(loss: Loss) -> Iterator[Remedy]:
     def crowding_ms(repeat: Repeat) -> float:
         return repeat.lost_ms["memory"] + repeat.lost_ms["oversubscription"]
 
-    gain = _predicted(loss, crowding_ms, cores=loss.cell.size)._replace(about="at most")
+    gain = _predicted(loss, crowding_ms, most_pct=_most_pct(loss, loss.cell.size))._replace(about="at most")
     what, note = "Spread the workers over more machines", "if their network costs no more than exchanges do here"
     hosts = "--mpiexec 'mpiexec -hosts a,b'" if loss.cell.engine in ("mpi", "hybrid") else ""
     yield _remedy(_larger(loss, "memory", "oversubscription"), what, gain, hosts, note)
@@ -299,14 +300,15 @@ def _predicted(
     loss: Loss,
     saved_ms: Callable[[Repeat], float],
     work: float = 1.0,
-    cores: int | None = None,
+    most_pct: float | None = None,
     least: float = 1 - SLACK,
     perhaps_ms: Callable[[Repeat], float] = lambda repeat: 0.0,
 ) -> Gain:
     """Return the gain in samples/s, in percent, if `work` steps of a repeat become one that takes `saved_ms` less.
 
     The bounds are those of the repeats, with a saving that is at least the share `least` and at most
-    `SLACK` more; half of `perhaps_ms` is counted on, and between nothing and all of it may be saved.
+    `SLACK` more; half of `perhaps_ms` is counted on, and between nothing and all of it may be saved. Where one worker
+    alone would not gain, all workers can at most become as fast as that one: else `most_pct` is the bound.
     """
 
     def gain_pct(repeat: Repeat, trust: float, chance: float) -> float:
@@ -314,7 +316,7 @@ def _predicted(
         saving_ms = trust * (saved_ms(repeat) + chance * perhaps_ms(repeat))
         return min(most, (now_ms / max(now_ms - saving_ms, 0.01 * repeat.run.step_ms) - 1) * 100)
 
-    most = _most_pct(loss, cores)
+    most = _most_pct(loss) if most_pct is None else most_pct
     trusts = ((least, 0.0), (1.0, 0.5), (1 + SLACK, 1.0))
     low, usual, high = ([gain_pct(repeat, *trust) for repeat in loss.repeats] for trust in trusts)
     return Gain("about", median_of(usual), min([*low, *usual]), max([*usual, *high]))
