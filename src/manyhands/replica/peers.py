@@ -1,0 +1,37 @@
+"""The other workers, as layers and losses reach them in the middle of a pass."""
+
+from typing import final
+
+from torch import Tensor
+
+from manyhands.comm import Comm
+
+
+@final
+class Peers:
+    """Sums over all workers inside a forward or backward pass; a worker is alone until it joins a comm.
+
+    Every worker must make the same calls in the same order, one without rows included.
+    """
+
+    def __init__(self) -> None:
+        self._comm: Comm | None = None
+
+    def join(self, comm: Comm) -> None:
+        """Meet the other workers of `comm` from now on."""
+        self._comm = comm
+
+    @property
+    def size(self) -> int:
+        """Number of workers that meet."""
+        return 1 if self._comm is None else self._comm.size
+
+    def sum_(self, t: Tensor) -> Tensor:
+        """Replace `t` on every worker by its sum over the workers, and return it."""
+        if self._comm is not None:
+            self._comm.all_reduce_(t)
+        return t
+
+    def __deepcopy__(self, memo: object) -> "Peers":
+        """Return peers who are alone: copies of a network are for trials on one worker."""
+        return Peers()
