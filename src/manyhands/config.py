@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from manyhands.errors import LARGEST, UserError, check, printable, shown, unknown
 
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+
 
 class RunConfig(BaseModel):
     """All settings of a run. With the same config, `--exact` gives the same bits."""
@@ -49,6 +51,22 @@ class RunConfig(BaseModel):
     """Where to compute; 'auto' takes a GPU if there is one."""
     dtype: Literal["float32", "float64"] = "float32"
     """Number type of weights and data."""
+    precision: Precision = "fp32"
+    """Number type of the network's products: fp32, tf32, bf16 or fp16; the weights stay as they are."""
+    batchnorm: Literal["global", "local"] = "global"
+    """Rows that BatchNorm layers normalise over: the global batch, or a worker's share of it, which is cheaper."""
+    optimizer: str = ""
+    """Optimiser, if not the task's: sgd, momentum, adam, adamw, rmsprop, or any other of torch.optim by its name."""
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight decay of the optimiser; 0 leaves the task's."""
+    momentum: float = Field(default=0.0, ge=0, lt=1, allow_inf_nan=False)
+    """Momentum of the optimiser; 0 leaves the task's."""
+    clip: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Largest norm of the gradient of a global batch; larger ones are scaled down; 0 for none."""
+    ema: float = Field(default=0.0, ge=0, lt=1, allow_inf_nan=False)
+    """Decay of an average of the weights, such as 0.999, which is tested and stored instead of them; 0 for none."""
+    init: str = ""
+    """Weights to begin with: a safetensors file, or a run by its id or folder."""
     data: str = ""
     """Data, if not the task's: mnist, tweets, synthetic:samples=N, idx:DIR, npz:FILE, npy:DIR, csv:FILE,label=X."""
     image_size: int = Field(default=0, ge=0)
@@ -65,6 +83,16 @@ class RunConfig(BaseModel):
     """Best guesses that count as a hit when accuracy is measured."""
     eval_every: int = Field(default=1, ge=1)
     """Epochs between two evaluations on the test data."""
+    eval_steps: int = Field(default=0, ge=0)
+    """Steps between two evaluations, instead of epochs; 0 for epochs."""
+    patience: int = Field(default=0, ge=0)
+    """Stop after this number of evaluations without a better one; 0 goes on to the end."""
+    monitor: str = "test_loss"
+    """The figure that decides which evaluation is better: test_loss, test_accuracy or the name of a metric."""
+    keep_best: bool = False
+    """Keep the weights of the best evaluation as the run's, instead of the last ones."""
+    data_workers: int = Field(default=0, ge=0)
+    """Processes of each worker that read samples ahead, where data is read sample by sample; 0 for none."""
     checkpoint_every: int = Field(default=0, ge=0)
     """Steps between two checkpoints; 0 for none."""
     keep: int = Field(default=3, ge=1)

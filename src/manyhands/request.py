@@ -17,7 +17,8 @@ from manyhands.training.schedule import scale_lr
 
 MAY_CHANGE = {
     "engine", "workers", "threads", "blas_threads", "chosen_blas_threads", "epochs", "steps", "device",
-    "checkpoint_every", "keep", "eval_every", "trace", "mpiexec", "ray_address",
+    "checkpoint_every", "keep", "eval_every", "eval_steps", "patience", "data_workers", "trace",
+    "mpiexec", "ray_address",
 }  # fmt: skip
 """Settings that a resumed run may change; the others determine the result."""
 
@@ -34,6 +35,13 @@ def resolve(name: str, options: dict[str, Any], task: Task | None = None) -> Run
         "micro_batch": task.micro_batch * (1 if is_cpu(given.get("device", "cpu")) else GPU_ROWS),
         "eval_every": task.eval_every,
         "top": task.top,
+        "precision": task.precision,
+        "batchnorm": task.batchnorm,
+        "clip": task.clip_norm,
+        "ema": task.ema,
+        "init": task.init,
+        "monitor": task.monitor,
+        "data_workers": task.data_workers,
         "replicate": task.replicate if "data" not in given else 1,
         "data": task.data if isinstance(task.data, str) else "",
         "task": absolute(name),

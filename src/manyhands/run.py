@@ -175,7 +175,7 @@ def try_step(config: RunConfig, task: Task | None = None) -> Ready:
         replica = make_replica(task, config, data, device)
         rows = slice(0, min(2, samples))
         x, y = data.train.batch(rows, replica.params.dtype)
-        replica.forward_backward(Batch(x.to(device), y.to(device)), 1.0)
+        replica.forward_backward(Batch(x, y).to(device), 1.0)
         _check_slices(config, replica, data)
         warnings = warnings_of(config, task, replica, data)
     return Ready(data, replica, read_s, warnings)

@@ -7,7 +7,7 @@ from runs import RUNS, STEPS, losses_of, read
 from manyhands import tasks
 from manyhands.data.order import batches, num_batches
 from manyhands.run import resolve
-from manyhands.tasks.setup import load_data, loss_of
+from manyhands.tasks.setup import criterion_of, load_data
 
 
 @pytest.mark.parametrize("task", RUNS)
@@ -31,7 +31,7 @@ def test_they_are_those_of_a_plain_training_loop(task: str) -> None:
     while len(losses) < STEPS:
         for rows in batches(len(data.train), size, 1, len(losses) // num_batches(len(data.train), size)):
             x, y = data.train.batch(rows, torch.float32)
-            loss = loss_of(description)(module(x), y)
+            loss = criterion_of(description, module).loss(module(x), y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -26,7 +26,7 @@ from manyhands.request import resolve
 from manyhands.run import preflight
 from manyhands.sync.base import make as make_sync
 from manyhands.tasks import Task
-from manyhands.tasks.setup import device_of, loss_of
+from manyhands.tasks.setup import criterion_of, device_of
 from manyhands.training.evaluate import evaluate
 from manyhands.virtual.courses import Course, OneWorker, course_of
 
@@ -78,11 +78,12 @@ class Trainer:
         """Train to the accuracy, to `most_steps` steps, or until `time.perf_counter()` shows `until_s`."""
         config = resolve(self.name, recipe.options(seed, most_steps), self.task)
         data = preflight(config, self.task).data.to(device_of(config, 0))
-        course, loss = self._course(config, data), loss_of(self.task)
+        course = self._course(config, data)
         assert course is not None, "a strategy that cannot be followed was left out"
 
         def test() -> float:
-            return evaluate(course.settled(), data.test, loss, SelfComm(), config.top)[1]
+            module = course.settled()
+            return evaluate(module, data.test, criterion_of(self.task, module).loss, SelfComm(), config.top)[1]
 
         def goes_on(epoch: float, accuracy: float) -> bool:
             self._observe(recipe, seed, epoch, accuracy)

@@ -18,7 +18,7 @@ from manyhands.record.run import Pulse
 from manyhands.replica.random import mix_key
 from manyhands.replica.stacked import FusedStack, Stack
 from manyhands.tasks import Task
-from manyhands.tasks.setup import loss_of, make_stack
+from manyhands.tasks.setup import criterion_of, make_stack
 from manyhands.training.evaluate import evaluate
 from manyhands.training.journal import pulse_of
 from manyhands.training.meter import TimeSplit
@@ -86,10 +86,11 @@ def train_stacked(
             watch.pulse(_pulse(plan, step + 1, mean, now - begun, len(units)))
             if watch.stop_asked():
                 break
-    loss = loss_of(task)
     trained = []
     for module, unit in zip(models.modules, units, strict=True):
-        test_loss, accuracy = evaluate(module, unit.of(data).test, loss, SelfComm(), config.top)
+        test_loss, accuracy = evaluate(
+            module, unit.of(data).test, criterion_of(task, module).loss, SelfComm(), config.top
+        )
         _check_finite(test_loss, unit, step + 1)
         trained.append(TrainedFold(module, test_loss, accuracy, step + 1))
     return trained

@@ -28,7 +28,7 @@ from manyhands.record.files import writing
 from manyhands.record.run import RunDir
 from manyhands.replica.stacked import most_in_a_stack
 from manyhands.tasks import Task
-from manyhands.tasks.setup import device_of, load_data, loss_of, make_replica
+from manyhands.tasks.setup import criterion_of, device_of, load_data, make_replica
 from manyhands.training.agreement import check_same_data, check_same_model
 from manyhands.training.checkpoint import weights_sha256, write_weights
 from manyhands.training.evaluate import evaluate
@@ -207,8 +207,9 @@ def _average(comm: Comm, job: Job, task: Task, data: Dataset, units: Sequence[Un
     means = torch.split(total / len(units), [t.numel() for t in state.values()])
     for t, mean in zip(state.values(), means, strict=True):
         t.copy_((mean if t.is_floating_point() else mean.round()).view(t.shape))
-    loss, accuracy = evaluate(module, data.test, loss_of(task), comm, job.config.top)
-    train_loss, train_accuracy = evaluate(module, data.train, loss_of(task), comm, job.config.top)
+    criterion = criterion_of(task, module)
+    loss, accuracy = evaluate(module, data.test, criterion.loss, comm, job.config.top)
+    train_loss, train_accuracy = evaluate(module, data.train, criterion.loss, comm, job.config.top)
     if comm.rank == 0:
         write_weights(job.run.model, module.state_dict())
     return HoldOut(

@@ -102,6 +102,23 @@ BUSY_SHARE = 0.1
 
 
 @with_field_docs
+class EvaluationRecord(BaseModel):
+    """The figures of one evaluation on the test data."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    step: int
+    """Steps done."""
+    epoch: float
+    """Passes over the training data done, such as 1.5."""
+    test_loss: float
+    test_accuracy: float | None = None
+    """Share of hits; None where the targets are no classes."""
+    metrics: dict[str, float] = {}
+    """The task's own figures by name."""
+
+
+@with_field_docs
 class RunRecord(BaseModel):
     """The result of one run.
 
@@ -131,7 +148,14 @@ class RunRecord(BaseModel):
     train_loss: list[float]
     """Mean training loss of each epoch."""
     test_loss: float
-    test_accuracy: float
+    test_accuracy: float | None
+    """Share of hits; None where the targets are no classes."""
+    metrics: dict[str, float] = {}
+    """The task's own figures of the test data, by name."""
+    history: list[EvaluationRecord] = []
+    """Every evaluation on the test data, in order."""
+    best_step: int | None = None
+    """Step of the evaluation whose weights were kept, with `keep_best`; None without."""
     samples_per_s: float
     epoch_s: list[float]
     step_ms: Quantiles
@@ -178,7 +202,9 @@ class Pulse(BaseModel):
     loss: float
     """Mean training loss of the steps since the last pulse."""
     accuracy: float | None
-    """Test accuracy at the last evaluation; None before the first."""
+    """Test accuracy at the last evaluation; None before the first, and where the targets are no classes."""
+    metrics: dict[str, float] = {}
+    """The task's own figures at the last evaluation."""
     samples_per_s: float
     """Training samples per second, averaged over the run so far."""
     eta_s: float

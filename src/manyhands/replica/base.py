@@ -4,23 +4,39 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
+from manyhands.replica.criterion import Criterion
+from manyhands.replica.nested import Nested, moved, num_rows
+from manyhands.replica.peers import Peers
 from manyhands.replica.update import Update
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""Mean loss over a batch, from the network's output and the targets."""
 
 
 class Batch(NamedTuple):
     """Consecutive rows of a global batch."""
 
-    x: Tensor
-    y: Tensor
+    x: Nested
+    """The network's inputs."""
+    y: Nested
+    """The targets; None where the data has none."""
     first: int = 0
     """Position of the first row in the global batch: random layers draw by position."""
     key: int = 0
     """Hash of the seed and the step, from which random layers draw."""
+    told_rows: int | None = None
+    """Number of rows, where the first tensor of `x` may not tell it; 0 for an empty batch, whatever stands in it."""
+    share: float | None = None
+    """The rows' share of the global batch, by which they change running statistics; None where it is their weight."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return num_rows(self.x) if self.told_rows is None else self.told_rows
+
+    def to(self, device: torch.device) -> "Batch":
+        """Return the same rows on another device."""
+        return self._replace(x=moved(self.x, device), y=moved(self.y, device))
 
 
 class Replica(ABC):
@@ -37,6 +53,11 @@ class Replica(ABC):
     """Start and stop of each weight and each running statistic in `params`, by its name in the network."""
     module: nn.Module
     update: Update
+    criterion: Criterion
+    peers: Peers
+    """The other workers, for layers and losses that need them in the middle of a pass."""
+    meets: bool = False
+    """Whether its layers meet the peers in each pass: then every worker makes one pass a step, also without rows."""
     announces: bool = True
     """Whether `forward_backward` calls the `on_grad_ready` functions: not if its gradients are only part of a sum."""
 
@@ -54,6 +75,10 @@ class Replica(ABC):
 
         Spans that were not announced, such as all of them for an empty batch, are final when it returns.
         """
+
+    def accepts(self) -> bool:
+        """Tell whether the gradients can be used; if a worker's overflowed, all workers leave the step out."""
+        return True
 
     def refresh(self) -> None:  # noqa: B027
         """Update the network's buffers that are not views of `params`, after `params` were overwritten."""

@@ -7,8 +7,13 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from manyhands.replica.base import Batch, Loss, Replica
+from manyhands.config import Precision
+from manyhands.replica.base import Batch, Replica
+from manyhands.replica.criterion import Criterion
 from manyhands.replica.layout import Layout
+from manyhands.replica.nested import call
+from manyhands.replica.peers import Peers
+from manyhands.replica.precision import LossScale, autocast
 from manyhands.replica.random import Draws, seed_generators
 from manyhands.replica.update import OptimizerFactory, Update
 
@@ -18,9 +23,18 @@ class FlatReplica(Replica):
     """Autograd over views into flat tensors: one zeroing, one all-reduce, one optimiser call per step."""
 
     def __init__(
-        self, module: nn.Module, layout: Layout, loss: Loss, optimizer: OptimizerFactory, draws: Draws, reseed: bool
+        self,
+        module: nn.Module,
+        layout: Layout,
+        criterion: Criterion,
+        optimizer: OptimizerFactory,
+        draws: Draws,
+        reseed: bool,
+        peers: Peers,
+        precision: Precision = "fp32",
     ) -> None:
-        self.module, self._layout, self._loss, self._draws, self._reseed = module, layout, loss, draws, reseed
+        self.module, self._layout, self._draws, self._reseed, self.peers = module, layout, draws, reseed, peers
+        self.criterion, self._precision, self.loss_scale = criterion, precision, LossScale(precision)
         self.params, self.grads, self.spans = layout.params, layout.grads, layout.spans
         n = layout.num_weights
         self._statistics, self._changes = self.params[n:], self.grads[n:]
@@ -29,21 +43,27 @@ class FlatReplica(Replica):
 
     def forward_backward(self, batch: Batch, weight: float) -> Tensor:
         self.grads.zero_()
-        rows = batch.x.shape[0]
-        if rows == 0:
+        if batch.rows == 0:
             return torch.zeros((), dtype=self.params.dtype, device=self.params.device)
-        self._draws.at(batch.key, batch.first, rows)
+        self._draws.at(batch.key, batch.first, batch.rows)
         if self._reseed:
             seed_generators(batch.key ^ batch.first)
         self.refresh()
         before = self._statistics.clone() if self._statistics.numel() else None
-        loss = self._loss(self.module(batch.x), batch.y) * weight
-        loss.backward()  # type: ignore[no-untyped-call]
+        with autocast(self._precision, self.params.device):
+            loss = self.criterion.loss(call(self.module, batch.x), batch.y) * weight
+        scale = self.loss_scale.factor
+        (loss * scale if scale != 1 else loss).backward()  # type: ignore[no-untyped-call]
+        if scale != 1:
+            self.grads /= scale
         if before is not None:
-            self._take_changes(before, weight)
+            self._take_changes(before, weight if batch.share is None else batch.share)
             for fn in self._ready if self.announces else ():
                 fn(self._layout.num_weights, self.grads.numel())
         return loss.detach()
+
+    def accepts(self) -> bool:
+        return self.loss_scale.accepts(self.grads, self.peers)
 
     def refresh(self) -> None:
         """Set the whole-number buffers from `params`."""
@@ -63,8 +83,8 @@ class FlatReplica(Replica):
         if self.announces:
             fn(*span)
 
-    def _take_changes(self, before: Tensor, weight: float) -> None:
-        """Move into `grads` what the forward pass changed in the statistics, and undo it until `apply`."""
+    def _take_changes(self, before: Tensor, share: float) -> None:
+        """Move into `grads` the share of what the forward pass changed in the statistics; undo it until `apply`."""
         n = self._layout.num_weights
         for layer, name, view in self._layout.views:
             now = layer._buffers[name]
@@ -75,5 +95,5 @@ class FlatReplica(Replica):
             counted = self.module.get_buffer(name).reshape(-1) - before[start - n : stop - n].round()
             self.params[start:stop].add_(counted)
         torch.sub(self._statistics, before, out=self._changes)
-        self._changes.mul_(weight)
+        self._changes.mul_(share)
         self._statistics.copy_(before)

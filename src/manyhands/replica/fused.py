@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from manyhands.replica.base import Batch, Replica
+from manyhands.replica.criterion import CROSS_ENTROPY, OF_CLASSES, Criterion
 from manyhands.replica.layout import Layout
+from manyhands.replica.peers import Peers
 from manyhands.replica.update import OptimizerFactory, Update
 
 # Looked up once: the look-up takes as long as the operation.
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
 _sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
-
-CROSS_ENTROPY, SIGMOID_ENTROPY = "cross-entropy", "sigmoid-cross-entropy"
 
 
 @dataclass
@@ -64,15 +64,21 @@ def stack_of_layers(module: nn.Module) -> list[tuple[nn.Linear, type[nn.Module] 
     return stack if ends_plain and num_trained == 2 * len(stack) else None
 
 
+def can_fuse(module: nn.Module, loss_name: str) -> bool:
+    """Tell whether network and loss are of the kind that is written out here."""
+    return loss_name in OF_CLASSES and stack_of_layers(module) is not None
+
+
 @final
 class FusedReplica(Replica):
     """A stack of Linear layers with softmax or sigmoid cross-entropy on top."""
 
-    def __init__(self, module: nn.Module, layout: Layout, loss_name: str, optimizer: OptimizerFactory) -> None:
+    def __init__(self, module: nn.Module, layout: Layout, criterion: Criterion, optimizer: OptimizerFactory) -> None:
         stack = stack_of_layers(module)
         assert stack is not None
         self.module, self.params, self.grads, self.spans = module, layout.params, layout.grads, layout.spans
-        self._softmax = loss_name == CROSS_ENTROPY
+        self.criterion, self.peers = criterion, Peers()
+        self._softmax = criterion.name == CROSS_ENTROPY
         self._layers = []
         for linear, activation in stack:
             assert linear.weight.grad is not None
@@ -87,7 +93,7 @@ class FusedReplica(Replica):
 
     @torch.no_grad()
     def forward_backward(self, batch: Batch, weight: float) -> Tensor:
-        rows = batch.x.shape[0]
+        rows = batch.rows
         if rows == 0:
             self.grads.zero_()
             return self.grads.new_zeros(())

@@ -22,6 +22,11 @@ class Peers:
         self._comm = comm
 
     @property
+    def meeting(self) -> bool:
+        """Whether this worker meets others, or is the only one of its run."""
+        return self._comm is not None
+
+    @property
     def size(self) -> int:
         """Number of workers that meet."""
         return 1 if self._comm is None else self._comm.size

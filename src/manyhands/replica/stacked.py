@@ -18,15 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from manyhands.replica.base import Loss, Replica
-from manyhands.replica.build import LOSSES
+from manyhands.replica.base import Replica
+from manyhands.replica.criterion import CROSS_ENTROPY, SIGMOID_ENTROPY, Criterion, Loss, as_criterion
 from manyhands.replica.fused import (
-    CROSS_ENTROPY,
-    SIGMOID_ENTROPY,
     Buffers,
     FusedLayer,
     FusedReplica,
     activate_,
+    can_fuse,
     stack_of_layers,
     through_,
 )
@@ -72,7 +71,7 @@ class Stack(ABC):
 def stack(
     modules: Sequence[nn.Module],
     sample: Tensor,
-    loss: str | Loss,
+    loss: str | Loss | Criterion,
     optimizer: OptimizerFactory,
     *,
     device: torch.device,
@@ -85,13 +84,14 @@ def stack(
     process-wide generator, for operations that `torch.func.vmap` refuses, and for losses that are no mean over the
     rows. Convolutions could be stacked, but would be slower. `sample` is a small batch for trial passes.
     """
+    criterion = as_criterion(loss)
     modules = [module.to(device=device, dtype=dtype).train() for module in modules]
-    if isinstance(loss, str) and fuse and stack_of_layers(modules[0]) is not None:
-        return FusedStack(modules, sample.dim(), loss, optimizer)
+    if fuse and can_fuse(modules[0], criterion.name):
+        return FusedStack(modules, sample.dim(), criterion.name, optimizer)
     sample = sample.to(device=device, dtype=dtype)
     # The trial is made with copies, since a network that is refused must stay as it was.
-    trial = FuncStack(copy.deepcopy(modules[:2]), sample.dim(), loss, optimizer)
-    return FuncStack(modules, sample.dim(), loss, optimizer) if _fits(trial, sample) else None
+    trial = FuncStack(copy.deepcopy(modules[:2]), sample.dim(), criterion, optimizer)
+    return FuncStack(modules, sample.dim(), criterion, optimizer) if _fits(trial, sample) else None
 
 
 def _fits(trial: "FuncStack", sample: Tensor) -> bool:
@@ -171,13 +171,13 @@ class FuncStack(Stack):
     """Any network that `torch.func.vmap` can run for all models at once, by autograd into the rows."""
 
     def __init__(
-        self, modules: list[nn.Module], sample_dims: int, loss: str | Loss, optimizer: OptimizerFactory
+        self, modules: list[nn.Module], sample_dims: int, criterion: Criterion, optimizer: OptimizerFactory
     ) -> None:
         self.modules, self._sample_dims, self._draws = modules, sample_dims, Draws()
         for module in modules:
             key_random_layers(module, self._draws)
-        self._loss = LOSSES[loss] if isinstance(loss, str) else loss
-        self._row_losses = _ROW_LOSSES[loss] if isinstance(loss, str) else _by_row(loss)
+        self._loss = criterion.loss
+        self._row_losses = _ROW_LOSSES.get(criterion.name) or _by_row(criterion.loss)
         self.params, self.grads, self.update = _lay_out_rows(modules, optimizer)
         self._leaves = [part.requires_grad_() for part in _cut(self.params, modules[0])]
         self._leaf_grads = _cut(self.grads, modules[0])

@@ -1,17 +1,19 @@
 """A task: what is learned, and the settings it is learned with unless the user gives others."""
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from manyhands.config import Precision
 from manyhands.data import Dataset
 from manyhands.errors import check, kind_of, unknown
-from manyhands.replica.build import LOSSES
+from manyhands.replica.criterion import LOSSES, Loss
 from manyhands.spec import with_field_docs
 
 GPU_ROWS = 16
@@ -39,10 +41,31 @@ class Task:
     """A data spec such as `npz:digits.npz`, a `Dataset`, or a function that returns one. All ranks must get the same
     data: what it draws from the process-wide generators of Python, numpy and torch is seeded, a
     `numpy.random.default_rng()` needs a seed of its own."""
-    loss: str | Callable[[Tensor, Tensor], Tensor] = "cross-entropy"
-    """A name, or a function (output, target) → mean loss over the batch."""
-    optimizer: str | Callable[[list[Tensor], float], Optimizer] = "sgd"
-    """A name, or a function (parameters, learning rate) → an optimiser that treats every element alike."""
+    loss: str | Callable[..., Tensor] = "cross-entropy"
+    """A name, or a function (output, target) → loss of the batch; one that needs a third argument gets the network."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Whether an own loss is the mean over its rows, or their sum."""
+    loss_weight: Callable[[Any], Tensor] | None = None
+    """A function (target) → the total weight of the batch's rows, of an own loss that is their weighted mean: with
+    class weights `lambda y: weights[y].sum()`, with padding `lambda y: (y != -100).sum()`."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """Further figures of the test data by name: functions (output, target) → their mean over the rows,
+    `manyhands.Metric`, or torchmetrics objects."""
+    optimizer: str | Callable[..., Optimizer] = "sgd"
+    """A name, or a function (parameters, learning rate) → a torch optimiser; the parameters are groups if
+    `param_groups` makes some."""
+    param_groups: Callable[[nn.Module], list[dict[str, Any]]] | None = None
+    """A function (network) → groups of its parameters with options of their own, as torch's optimisers take them:
+    `[{"params": [...], "weight_decay": 0.1}, {"params": [...], "from_epoch": 2}]`; a group is frozen before the epoch
+    `from_epoch`, which counts from 0."""
+    clip_norm: float = 0.0
+    """Largest norm of the gradient of the global batch over all parameters; larger ones are scaled down; 0 for none."""
+    scheduler: Callable[[Optimizer], Any] | None = None
+    """A function (optimiser) → any of torch's learning-rate schedulers, such as `lambda o: StepLR(o, 5, 0.7)`."""
+    scheduler_every: Literal["step", "epoch"] = "step"
+    """When the scheduler steps: after every step, or after every epoch."""
+    ema: float = 0.0
+    """Decay of an average of the weights over the steps, such as 0.999, which is then tested and stored; 0 for none."""
     lr: float = 0.01
     """Learning rate."""
     batch_size: int | Literal["full"] = 64
@@ -55,6 +78,16 @@ class Task:
     """How many best guesses count: a sample is a hit when its label is among them."""
     eval_every: int = 1
     """Epochs between two evaluations on the test data."""
+    monitor: str = "test_loss"
+    """The figure that early stopping and the best weights look at: test_loss, test_accuracy or a metric's name."""
+    precision: Precision = "fp32"
+    """Number type of the network's products: fp32, tf32, bf16 or fp16; the weights stay as they are."""
+    batchnorm: Literal["global", "local"] = "global"
+    """Rows that BatchNorm layers normalise over: the whole global batch, or a worker's share of it."""
+    init: str = ""
+    """Weights to begin with: a safetensors file, or a run."""
+    data_workers: int = 0
+    """Processes of each worker that read samples ahead, of data that is read sample by sample; 0 for none."""
     replicate: int = 1
     """How often the training data is repeated."""
     name: str = ""
@@ -83,6 +116,20 @@ class Task:
             "optimizer must be a name, or a function (parameters, learning rate) → optimiser, "
             f"got {kind_of(self.optimizer)}",
         )
+
+    def loss_with(self, module: nn.Module) -> Loss:
+        """Return the own loss as a function of output and target; one of three arguments gets `module` as well."""
+        loss = self.loss
+        assert callable(loss)
+        try:
+            inspect.signature(loss).bind("output", "target", "model")
+        except (TypeError, ValueError):  # some functions written in C have no signature
+            return loss
+        try:
+            inspect.signature(loss).bind("output", "target")
+        except TypeError:
+            return lambda output, target: loss(output, target, module)
+        return loss
 
     def make_model(self, data: Dataset) -> nn.Module:
         """Return a new network, for one replica."""

@@ -3,14 +3,15 @@
 from collections.abc import Callable, Iterable
 
 import torch
+from torch import nn
 
 from manyhands.config import RunConfig
 from manyhands.data import Dataset, load
 from manyhands.data.checks import check_finite, check_labels
 from manyhands.errors import TaskFileFailed, UserError, check, kind_of
 from manyhands.replica import Replica, build
-from manyhands.replica.base import Loss
-from manyhands.replica.build import LOSSES
+from manyhands.replica.criterion import Criterion, as_criterion
+from manyhands.replica.nested import moved
 from manyhands.replica.stacked import Stack, stack
 from manyhands.tasks.base import Task
 from manyhands.tasks.seeding import DATA, seeded
@@ -75,14 +76,16 @@ def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.dev
     dtype = getattr(torch, config.dtype)
     with seeded(config.seed):
         sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)
+        module = task.make_model(data)
         return build(
-            task.make_model(data),
-            sample.to(device),
-            task.loss,
+            module,
+            moved(sample, device),
+            criterion_of(task, module),
             lambda params: task.make_optimizer(params, config.lr),
             device=device,
             dtype=dtype,
             fuse=config.fuse,
+            precision=config.precision,
         )
 
 
@@ -98,7 +101,7 @@ def make_stack(
     return stack(
         modules,
         sample.to(device),
-        task.loss,
+        criterion_of(task, modules[0]),
         lambda params: task.make_optimizer(params, config.lr),
         device=device,
         dtype=dtype,
@@ -106,6 +109,8 @@ def make_stack(
     )
 
 
-def loss_of(task: Task) -> Loss:
-    """Return the task's loss as a function."""
-    return LOSSES[task.loss] if isinstance(task.loss, str) else task.loss
+def criterion_of(task: Task, module: nn.Module) -> Criterion:
+    """Return the task's loss; one that takes a third argument gets the network."""
+    if isinstance(task.loss, str):
+        return as_criterion(task.loss)
+    return Criterion(task.loss_with(module), reduction=task.reduction, weight=task.loss_weight)

@@ -15,7 +15,7 @@ from manyhands.errors import ManyhandsError, TaskFileFailed, UserError, check, k
 from manyhands.replica.update import stepper
 from manyhands.tasks.base import Task
 from manyhands.tasks.seeding import seeded
-from manyhands.tasks.setup import loss_of
+from manyhands.tasks.setup import criterion_of
 
 ROWS = 2
 PROBE = (2, 4)
@@ -32,7 +32,7 @@ def try_parts(task: Task, config: RunConfig, data: Dataset, device: torch.device
     with seeded(config.seed):
         module = _model(task, config, data, device, dtype)
         out = _output(module, x, task, config, data)
-        loss = _loss(task, out, y, config)
+        loss = _loss(task, module, out, y, config)
         with saying("the backward pass failed", config):
             loss.backward()  # type: ignore[no-untyped-call]
         if not isinstance(task.optimizer, str):
@@ -103,7 +103,7 @@ def _output(module: nn.Module, x: Tensor, task: Task, config: RunConfig, data: D
     return out  # type: ignore[no-any-return]
 
 
-def _loss(task: Task, out: Tensor, y: Tensor, config: RunConfig) -> Tensor:
+def _loss(task: Task, module: nn.Module, out: Tensor, y: Tensor, config: RunConfig) -> Tensor:
     shapes = f"outputs of shape {tuple(out.shape)} and labels of shape {tuple(y.shape)}"
     what = f"the loss of {shapes} failed"
     if isinstance(task.loss, type):
@@ -112,7 +112,7 @@ def _loss(task: Task, out: Tensor, y: Tensor, config: RunConfig) -> Tensor:
         _check_takes(task.loss, "loss", "output, target", config)
     with saying(what, config), warnings.catch_warnings():
         warnings.filterwarnings("error", BROADCAST)
-        loss = loss_of(task)(out, y)
+        loss = criterion_of(task, module).loss(out, y)
     check(isinstance(loss, Tensor), f"the loss of '{config.task}' returned {kind_of(loss)}, not a tensor")
     check(
         loss.ndim == 0,

@@ -16,7 +16,7 @@ from manyhands.config import RunConfig
 from manyhands.data import Dataset
 from manyhands.errors import check
 from manyhands.replica import Batch, Replica
-from manyhands.replica.base import Loss
+from manyhands.replica.criterion import Loss
 from manyhands.replica.elementwise import check_optimizer
 from manyhands.replica.fused import FusedReplica
 from manyhands.replica.random import KeyedDropout
@@ -145,7 +145,7 @@ def causes_of_batch(replica: Replica, plan: Plan) -> list[Cause]:
         return []
     x, y = plan.split.batch(slice(0, rows) if isinstance(indices, slice) else indices[:rows], replica.params.dtype)
     device = replica.params.device
-    return _by_gradients(replica, Batch(x.to(device), y.to(device)), rows // 2)
+    return _by_gradients(replica, Batch(x, y, told_rows=rows).to(device), rows // 2)
 
 
 def trial_batch(replica: Replica, data: Dataset) -> Batch:
@@ -155,7 +155,7 @@ def trial_batch(replica: Replica, data: Dataset) -> Batch:
     firsts = [int((labels == label).nonzero()[0, 0]) for label in labels.unique()[:TRIAL_ROWS]]  # type: ignore[no-untyped-call]
     indices = torch.tensor([*firsts, *spread.tolist()][: len(spread)])
     x, y = data.train.batch(indices, replica.params.dtype)
-    return Batch(x.to(replica.params.device), y.to(replica.params.device))
+    return Batch(x, y, told_rows=len(indices)).to(replica.params.device)
 
 
 def apart_when_cut(replica: Replica, batch: Batch, at: int) -> Tensor:
@@ -167,7 +167,7 @@ def apart_when_cut(replica: Replica, batch: Batch, at: int) -> Tensor:
     replica.forward_backward(batch, 1.0)
     whole, together, size = replica.grads.clone(), torch.zeros_like(replica.grads), torch.zeros_like(replica.grads)
     for a, b in ((0, at), (at, rows)):
-        part = Batch(batch.x[a:b], batch.y[a:b], batch.first + a, batch.key)
+        part = Batch(batch.x[a:b], batch.y[a:b], batch.first + a, batch.key, b - a)
         replica.forward_backward(part, (b - a) / rows)
         together += replica.grads
         size += replica.grads.abs()

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from manyhands.comm import Comm
 from manyhands.data import Split
 from manyhands.data.order import cut
-from manyhands.replica.base import Loss
+from manyhands.replica.criterion import Loss
 
 CHUNK = 500
 """Samples that are evaluated at once."""

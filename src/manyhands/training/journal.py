@@ -11,7 +11,7 @@ from manyhands.errors import Diverged
 from manyhands.machine.load import CoreMeter
 from manyhands.record.files import flush, write_atomically, writing
 from manyhands.record.run import Pulse, RunDir
-from manyhands.replica.base import Loss
+from manyhands.replica.criterion import Loss
 from manyhands.sync.base import settled
 from manyhands.training.checkpoint import Cursor, state_of_rank, write_checkpoint
 from manyhands.training.evaluate import evaluate

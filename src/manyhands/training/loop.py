@@ -12,7 +12,7 @@ from manyhands.comm.spans import Spans
 from manyhands.comm.traced import TracedComm
 from manyhands.errors import Stopped
 from manyhands.sync.base import settled
-from manyhands.tasks.setup import device_of, load_data, loss_of, make_replica
+from manyhands.tasks.setup import criterion_of, device_of, load_data, make_replica
 from manyhands.training.agreement import check_same_data, check_same_model
 from manyhands.training.checkpoint import Cursor, restore, restore_rank
 from manyhands.training.job import Job, RankContext
@@ -81,10 +81,10 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
                 raise Stopped(f"stopped; workers of '{config.sync}' meet at the end of an epoch only: nothing is kept")
         if plan.wants_evaluation(cursor.step) and not stopped:
             with settled(strategy, replica, comm):
-                journal.evaluate(data.test, loss_of(task))
+                journal.evaluate(data.test, criterion_of(task, replica.module).loss)
 
     strategy.finish(replica, group)
     replica.refresh()
-    journal.evaluate(data.test, loss_of(task))
+    journal.evaluate(data.test, criterion_of(task, replica.module).loss)
     store_timeline(rank)
     return summarise(rank, journal, read_s=read_s, stopped=stopped, started=started)

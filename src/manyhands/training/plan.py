@@ -125,23 +125,39 @@ class Plan:
         epochs, rest = divmod(step, self.steps_per_epoch)
         return epochs * len(self.split) + rest * self.batch_size
 
-    def lanes(self, indices: Indices, step: int) -> list[Iterator[Piece]]:
-        """Return this rank's lanes of a global batch: one, or with --exact a subtree of the fixed summation tree."""
+    def lanes(self, indices: Indices, step: int, *, whole: bool = False) -> list[Iterator[Piece]]:
+        """Return this rank's lanes of a global batch: one, or with --exact a subtree of the fixed summation tree.
+
+        A `whole` lane is one piece, whatever `micro_batch` says.
+        """
         rows = indices.stop - indices.start if isinstance(indices, slice) else len(indices)
         if not self.config.exact:
-            return [self._pieces(indices, rows, *cut(rows, self.size, self.rank), step)]
+            return [self._pieces(indices, rows, *cut(rows, self.size, self.rank), step, whole)]
         first, last = subtrees(self.config.lanes, self.size)[self.rank]
-        return [self._pieces(indices, rows, *cut(rows, self.config.lanes, lane), step) for lane in range(first, last)]
+        lanes = (cut(rows, self.config.lanes, lane) for lane in range(first, last))
+        return [self._pieces(indices, rows, *lane, step, whole) for lane in lanes]
 
-    def _pieces(self, indices: Indices, rows: int, start: int, stop: int, step: int) -> Iterator[Piece]:
-        """Yield the rows from `start` to `stop`, at most `micro_batch` at a time; an empty lane is an empty piece."""
-        width = self.config.micro_batch or max(1, stop - start)
+    def _pieces(
+        self, indices: Indices, rows: int, start: int, stop: int, step: int, whole: bool = False
+    ) -> Iterator[Piece]:
+        """Yield the rows from `start` to `stop`, at most `micro_batch` at a time.
+
+        An empty lane is an empty piece, in which the first row of the batch stands for the shape.
+        """
+        width = max(1, stop - start) if whole else self.config.micro_batch or max(1, stop - start)
         key = mix_key(self.config.seed, step)
         dtype = getattr(torch, self.config.dtype)
         for a in range(start, max(stop, start + 1), width):
             b = min(a + width, stop)
-            here = slice(indices.start + a, indices.start + b) if isinstance(indices, slice) else indices[a:b]
+            shown = slice(a, b) if a < b else slice(0, 1)
+            here = _part(indices, shown)
             begun_s = self.gathering.clock()
             x, y = self.split.batch(here, dtype)
             self.gathering.seconds += self.gathering.clock() - begun_s
-            yield Batch(x, y, first=a, key=key), (b - a) / rows
+            share = max(0, b - a) / rows
+            yield Batch(x, y, first=a, key=key, told_rows=max(0, b - a), share=share), share
+
+
+def _part(indices: Indices, rows: slice) -> Indices:
+    """Return some of a batch's indices."""
+    return slice(indices.start + rows.start, indices.start + rows.stop) if isinstance(indices, slice) else indices[rows]

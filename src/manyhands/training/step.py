@@ -4,15 +4,16 @@ A run, the simulator's virtual ranks and the calibration all make their steps he
 are of the same code as a run.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
+import torch
 from torch import Tensor
 
 from manyhands.comm import Comm
 from manyhands.replica import Replica
-from manyhands.replica.base import sum_of_lanes
+from manyhands.replica.base import Piece, sum_of_lanes
 from manyhands.sync import Sync
 from manyhands.training.meter import StepMeter
 from manyhands.training.plan import Indices, Plan, Stopwatch
@@ -22,7 +23,34 @@ def compute_gradients(replica: Replica, plan: Plan, batch: Indices, step: int) -
     """Compute the rank's share of a global batch's gradient into `grads`, set the step's learning rate, and return the
     rank's share of the loss."""
     replica.update.scale = plan.schedule.scale(step)
-    return sum_of_lanes(replica, plan.lanes(batch, step))
+    lanes = plan.lanes(batch, step, whole=replica.meets)
+    return sum_of_lanes(replica, _reweighted(replica, lanes))
+
+
+def _reweighted(replica: Replica, lanes: Sequence[Iterable[Piece]]) -> Sequence[Iterable[Piece]]:
+    """Weight the pieces as the loss asks: by their rows, not at all for a sum, or by the total weight of the rows."""
+    criterion = replica.criterion
+    if criterion.reduction == "sum":
+        return [((batch, 1.0) for batch, _ in lane) for lane in lanes]
+    if criterion.weight is None:
+        return lanes
+    kept = [list(lane) for lane in lanes]
+    amounts = [[criterion.amount(batch.y, batch.rows) for batch, _ in lane] for lane in kept]
+    own = _sum_in_tree([sum(lane) for lane in amounts])
+    if replica.peers.meeting:
+        factor = 1 / (float(replica.peers.sum_(torch.tensor([own], dtype=torch.float64))) or 1.0)
+    else:  # a worker who steps alone has a share of the mean that goes by its rows
+        factor = sum(share for lane in kept for _, share in lane) / (own or 1.0)
+    return [
+        [(batch, amount * factor) for (batch, _), amount in zip(lane, of_lane, strict=True)]
+        for lane, of_lane in zip(kept, amounts, strict=True)
+    ]
+
+
+def _sum_in_tree(values: Sequence[float]) -> float:
+    """Add the lanes' values in the order of their gradients, so that --exact gives the same bits."""
+    middle = len(values) // 2
+    return values[0] if middle == 0 else _sum_in_tree(values[:middle]) + _sum_in_tree(values[middle:])
 
 
 @final
@@ -65,7 +93,8 @@ class Stepper:
 
     def update(self, step: int) -> bool:
         """Let the strategy exchange and update; return whether the meter is to be flushed."""
-        self.strategy.step(self.replica, self.comm, step)
+        if self.replica.accepts():
+            self.strategy.step(self.replica, self.comm, step)
         if (step + 1) % self.steps_per_epoch == 0:
             self.strategy.end_epoch(self.replica, self.comm)
         begun_s, computed_s, ended_s = self.begun_s, self.computed_s, self._clock()

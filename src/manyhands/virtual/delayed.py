@@ -17,7 +17,8 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from manyhands.replica.fused import CROSS_ENTROPY, FusedReplica, activate_, stack_of_layers, through_
+from manyhands.replica.criterion import CROSS_ENTROPY
+from manyhands.replica.fused import FusedReplica, activate_, stack_of_layers, through_
 from manyhands.replica.stacked import row_losses
 from manyhands.virtual.groups import ReplicaGroup
 from manyhands.virtual.rows import Feed

@@ -10,7 +10,7 @@ from manyhands.comm.self_ import SelfComm
 from manyhands.data import Split
 from manyhands.errors import Diverged
 from manyhands.launch.base import Observer
-from manyhands.replica.base import Loss
+from manyhands.replica.criterion import Criterion
 from manyhands.training.evaluate import evaluate
 from manyhands.training.journal import pulse_of
 from manyhands.training.meter import TimeSplit
@@ -33,16 +33,16 @@ class Evaluation(NamedTuple):
 class Scores:
     """The evaluations of one run, and its progress reports."""
 
-    def __init__(self, plan: Plan, split: Split, loss: Loss, observe: Observer) -> None:
+    def __init__(self, plan: Plan, split: Split, criterion: Criterion, observe: Observer) -> None:
         self.plan, self.steps = plan, evaluation_steps(plan.steps, plan.steps_per_epoch)
         self.evaluations: dict[int, Evaluation] = {}
         """By the number of steps taken."""
-        self._split, self._loss, self._observe = split, loss, observe
+        self._split, self._criterion, self._observe = split, criterion, observe
         self._begun = self._shown = time.perf_counter()
 
     def take(self, module: nn.Module, step: int) -> None:
         """Evaluate the weights after `step` steps."""
-        result = Evaluation(*evaluate(module, self._split, self._loss, SelfComm(), self.plan.config.top))
+        result = Evaluation(*evaluate(module, self._split, self._criterion.loss, SelfComm(), self.plan.config.top))
         if not math.isfinite(result.loss):
             raise Diverged(f"the test loss became {result.loss} after step {step}; try a smaller --lr")
         self.evaluations[step] = result

@@ -35,7 +35,7 @@ from manyhands.sync import Sync
 from manyhands.sync.base import make as make_sync
 from manyhands.tasks import Task
 from manyhands.tasks.load import check_not_importing, name_of
-from manyhands.tasks.setup import device_of, loss_of
+from manyhands.tasks.setup import criterion_of, device_of
 from manyhands.training.checkpoint import weights_sha256, write_weights
 from manyhands.training.plan import Plan
 from manyhands.virtual.codec import measure_codec
@@ -100,7 +100,9 @@ def train_virtually(
         run = RunDir(Path(out or scratch))
         open_run(run, config)
         plan = Plan(config, ready.data.train, 0, config.size)
-        scores = Scores(plan, ready.data.to(device_of(config, 0)).test, loss_of(task), observe)
+        scores = Scores(
+            plan, ready.data.to(device_of(config, 0)).test, criterion_of(task, ready.replica.module), observe
+        )
         result = _by_course(prepared, scores, {} if cache is None else cache)
         result = result or _by_turns(prepared, machine, run, scores)
         if result.weights:

@@ -12,7 +12,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from manyhands.errors import UserError
 from manyhands.replica import Batch, Replica, build
 from manyhands.replica.base import sum_of_lanes
-from manyhands.replica.build import LOSSES
+from manyhands.replica.criterion import LOSSES
 from manyhands.replica.flat import FlatReplica
 from manyhands.replica.fused import FusedReplica
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from manyhands.replica import Batch, Replica, build
-from manyhands.replica.base import Loss
-from manyhands.replica.build import LOSSES
+from manyhands.replica.criterion import LOSSES, Loss
 from manyhands.replica.stacked import FuncStack, FusedStack, Stack, stack
 
 CPU = torch.device("cpu")

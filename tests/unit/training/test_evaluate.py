@@ -7,7 +7,7 @@ from torch import nn
 from manyhands.comm import Comm
 from manyhands.data import Split
 from manyhands.replica import Replica, build
-from manyhands.replica.build import LOSSES
+from manyhands.replica.criterion import LOSSES
 from manyhands.training.evaluate import CHUNK, evaluate
 
 
