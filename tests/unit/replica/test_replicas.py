@@ -12,7 +12,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from manyhands.errors import UserError
 from manyhands.replica import Batch, Replica, build
 from manyhands.replica.base import sum_of_lanes
-from manyhands.replica.criterion import LOSSES
+from manyhands.replica.criterion import LOSSES, OF_CLASSES
 from manyhands.replica.flat import FlatReplica
 from manyhands.replica.fused import FusedReplica
 
@@ -24,7 +24,7 @@ OPTIMIZERS: dict[str, Callable[[list[Tensor]], Optimizer]] = {
 }
 
 EVERY_NETWORK = pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
-EVERY_LOSS = pytest.mark.parametrize("loss", LOSSES)
+EVERY_LOSS = pytest.mark.parametrize("loss", OF_CLASSES)
 FUSE_OR_NOT = pytest.mark.parametrize("fuse", [True, False], ids=["fuse", "autograd"])
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from manyhands.replica import Batch, Replica, build
-from manyhands.replica.criterion import LOSSES, Loss
+from manyhands.replica.criterion import LOSSES, OF_CLASSES, Loss
 from manyhands.replica.stacked import FuncStack, FusedStack, Stack, stack
 
 CPU = torch.device("cpu")
@@ -84,7 +84,7 @@ STACKED = {
     "dropping": Network(_dropping),
 }
 EVERY_NETWORK = pytest.mark.parametrize("network", STACKED.values(), ids=STACKED)
-EVERY_LOSS = pytest.mark.parametrize("loss", LOSSES)
+EVERY_LOSS = pytest.mark.parametrize("loss", OF_CLASSES)
 FUSE_OR_NOT = pytest.mark.parametrize("fuse", [True, False], ids=["fuse", "vmap"])
 
 
@@ -199,7 +199,7 @@ def test_one_model_is_a_stack_too(fuse: bool) -> None:
     counts=st.integers(1, 5).flatmap(
         lambda k: st.lists(st.lists(st.integers(0, 9), min_size=k, max_size=k), min_size=1, max_size=3)
     ),
-    loss=st.sampled_from(sorted(LOSSES)),
+    loss=st.sampled_from(sorted(OF_CLASSES)),
     fuse=st.booleans(),
 )
 def test_any_numbers_of_rows(counts: list[list[int]], loss: str, fuse: bool) -> None:

@@ -7,7 +7,7 @@ from torch import nn
 from manyhands.comm import Comm
 from manyhands.data import Split
 from manyhands.replica import Replica, build
-from manyhands.replica.criterion import LOSSES
+from manyhands.replica.criterion import LOSSES, OF_CLASSES
 from manyhands.training.evaluate import CHUNK, evaluate
 
 
@@ -26,7 +26,7 @@ def _split(rows: int) -> Split:
     return Split(torch.randn(rows, 6, generator=generator), torch.randint(4, (rows,), generator=generator))
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", OF_CLASSES)
 @pytest.mark.parametrize("rows", [1, 7, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 17])
 def test_every_number_of_ranks_gives_the_same_figures(ranks, rows: int, loss: str) -> None:  # type: ignore[no-untyped-def]
     split = _split(rows)
