@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from manyhands.config import Precision
 from manyhands.replica.base import Batch, Replica
 from manyhands.replica.criterion import Criterion
+from manyhands.replica.drawing import keyed
 from manyhands.replica.layout import Layout
 from manyhands.replica.nested import call
 from manyhands.replica.peers import Peers
@@ -33,7 +34,7 @@ class FlatReplica(Replica):
         peers: Peers,
         precision: Precision = "fp32",
     ) -> None:
-        self.module, self._layout, self._draws, self._reseed, self.peers = module, layout, draws, reseed, peers
+        self.module, self._layout, self.draws, self._reseed, self.peers = module, layout, draws, reseed, peers
         self.criterion, self._precision, self.loss_scale = criterion, precision, LossScale(precision)
         self.params, self.grads, self.spans = layout.params, layout.grads, layout.spans
         n = layout.num_weights
@@ -45,12 +46,12 @@ class FlatReplica(Replica):
         self.grads.zero_()
         if batch.rows == 0:
             return torch.zeros((), dtype=self.params.dtype, device=self.params.device)
-        self._draws.at(batch.key, batch.first, batch.rows)
+        self.draws.at(batch.key, batch.first, batch.rows)
         if self._reseed:
             seed_generators(batch.key ^ batch.first)
         self.refresh()
         before = self._statistics.clone() if self._statistics.numel() else None
-        with autocast(self._precision, self.params.device):
+        with autocast(self._precision, self.params.device), keyed(self.draws):
             loss = self.criterion.loss(call(self.module, batch.x), batch.y) * weight
         scale = self.loss_scale.factor
         (loss * scale if scale != 1 else loss).backward()  # type: ignore[no-untyped-call]

@@ -75,7 +75,7 @@ def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.dev
     """Build the network from the seed, and return a replica of it on `device`."""
     dtype = getattr(torch, config.dtype)
     with seeded(config.seed):
-        sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)
+        sample, targets = data.train.batch(slice(0, min(2, len(data.train))), dtype)
         module = task.make_model(data)
         return build(
             module,
@@ -86,6 +86,7 @@ def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.dev
             dtype=dtype,
             fuse=config.fuse,
             precision=config.precision,
+            targets=moved(targets, device),
         )
 
 

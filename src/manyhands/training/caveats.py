@@ -17,9 +17,11 @@ from manyhands.data import Dataset
 from manyhands.errors import check
 from manyhands.replica import Batch, Replica
 from manyhands.replica.criterion import Loss
+from manyhands.replica.drawing import TRIAL_SEED, keyed, learn_places
 from manyhands.replica.elementwise import check_optimizer
+from manyhands.replica.flat import FlatReplica
 from manyhands.replica.fused import FusedReplica
-from manyhands.replica.random import KeyedDropout
+from manyhands.replica.random import Draws
 from manyhands.replica.traits import traits_of, untouched_generator
 from manyhands.tasks import Task
 from manyhands.training.plan import Plan
@@ -37,8 +39,9 @@ NEVER_EXACT: tuple[Kind, ...] = ("random loss", "memory")
 """Causes that --exact does not help against."""
 
 _RANDOM = (
-    "a random {}: the {} draws from a process-wide generator (F.dropout, torch.rand, np.random, dropout inside an LSTM "
-    "or an attention layer), so each worker draws other numbers; nn.Dropout layers draw by position and are equal"
+    "a random {}: the {} draws numbers that have no place in the batch (np.random, torch.randperm, packed sequences in "
+    "an LSTM with dropout, activation checkpoints), so each worker draws others; dropout, torch.rand and torch.randn "
+    "draw by position and are equal"
 )
 SAYS: dict[Kind, str] = {
     "random": _RANDOM.format("layer", "model"),
@@ -48,8 +51,8 @@ SAYS: dict[Kind, str] = {
     "the losses of its slices do not add up to it",
     "sum": "it is a sum over the rows, and must be their mean, such as reduction='mean', so that slices of a batch can "
     "be weighted by their rows",
-    "positions": "a dropout layer gets a tensor whose first dimension is not the batch, as with batch_first=False, so "
-    "each worker drops other values",
+    "positions": "the model draws random numbers for a tensor whose rows are not in the order of the batch, such as a "
+    "flattened (length, batch), so each worker draws others",
     "statistics": "running statistics of the model are no mean over the rows of a batch, so that slices of it change "
     "them",
     "memory": "the model remembers something from one call to the next that is no buffer, such as a generator or a "
@@ -185,28 +188,33 @@ def _by_gradients(replica: Replica, batch: Batch, at: int) -> list[Cause]:
         return []
     if not apart[: replica.update.num_weights].any():
         return [Cause("statistics")]
-    dropped = [layer for layer in replica.module.modules() if isinstance(layer, KeyedDropout)]
-    before = [layer.p for layer in dropped]
-    for layer in dropped:
-        layer.p = 0.0
-    only_dropout = bool(dropped) and not apart_when_cut(replica, batch, at).any()
-    for layer, p in zip(dropped, before, strict=True):
-        layer.p = p
-    return [Cause("positions" if only_dropout else "unknown")]
+    assert isinstance(replica, FlatReplica)
+    replica.draws.still = True
+    only_draws = not apart_when_cut(replica, batch, at).any()
+    replica.draws.still = False
+    return [Cause("positions" if only_draws else "unknown")]
 
 
 def _try_loss(module: nn.Module, batch: Batch, loss: Loss) -> Literal["random loss", "sum", "loss"] | None:
     """Tell whether the loss draws random numbers, or is another function of the rows than their mean."""
+    draws = Draws()
     with untouched_generator(batch.x.device) as drawn:
         out, y = copy.deepcopy(module).train()(batch.x), batch.y
         if not isinstance(out, Tensor) or len(out) != len(y):
             return None
-        drawn()
+
+        def of_rows(first: int, stop: int) -> LossAndSlope:
+            draws.at(TRIAL_SEED, first, stop - first)
+            with keyed(draws):
+                return _loss_and_slope(loss, out[first:stop], y[first:stop])
+
         try:
-            whole = _loss_and_slope(loss, out, y)
+            draws.learn(learn_places(draws, lambda rows: loss(out[rows], y[rows]), len(out)))
+            drawn()
+            whole = of_rows(0, len(out))
             if drawn():
                 return "random loss"
-            slices = _loss_and_slope(loss, out[:CUT], y[:CUT]), _loss_and_slope(loss, out[CUT:], y[CUT:])
+            slices = of_rows(0, CUT), of_rows(CUT, len(out))
         except Exception:  # as above
             return None
     share = CUT / len(out)
