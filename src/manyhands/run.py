@@ -189,7 +189,7 @@ def _check_slices(config: RunConfig, replica: Replica, data: Dataset) -> None:
     check(
         not (traits.global_random and config.exact and config.engine in ("threads", "hybrid")),
         "--exact cannot share out a model that draws from a process-wide generator among threads; "
-        "use nn.Dropout layers, or --engine mpi",
+        "draw with torch along the batch, or use --engine mpi",
     )
     if not traits.batch_statistics or _smallest_slice(config, len(data.train)) > 1:
         return

@@ -69,7 +69,10 @@ class Draws:
             return torch.full(shape, 2**31 - 1, dtype=torch.int32, device=device)
         if dim == COMMON:
             return uniform_bits(key, 0, 1, torch.Size(shape).numel(), device).view(shape)
-        if dim is None or dim >= len(shape) or shape[dim] % self.rows:
+        if dim is None:
+            return None
+        if dim >= len(shape) or shape[dim] % self.rows:
+            _warn_of_new_draw()
             return None
         rest = shape[:dim] + shape[dim + 1 :]
         first = self.first * (shape[dim] // self.rows)
@@ -83,7 +86,7 @@ class Draws:
         if site in self.places:
             return self.places[site]
         if isinstance(site, tuple):
-            _warn_of_new_site()
+            _warn_of_new_draw()
             return None
         return 0  # a layer that no trial reached, in a network that has its batch first like most
 
@@ -96,10 +99,10 @@ def _is_recomputed() -> bool:
     return frame is not None
 
 
-def _warn_of_new_site() -> None:
+def _warn_of_new_draw() -> None:
     warnings.warn(
-        "the model draws random numbers in a place that its trial pass did not reach; they come from a process-wide "
-        "generator, and differ with the number of workers",
+        "the model draws random numbers in a way that its trial pass did not; they come from a process-wide generator, "
+        "and differ with the number of workers",
         stacklevel=2,
     )
 
