@@ -16,6 +16,7 @@ from typing import Any, final
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.overrides import TorchFunctionMode
 
 from manyhands.replica.random import (
@@ -65,7 +66,7 @@ class KeyedDraws(TorchFunctionMode):
 
         def bits(shape: Sequence[int], device: torch.device) -> Tensor:
             batch_first = args[8:9] if handler is _recurrent else ()  # two layers may differ in it
-            site = (func.__name__, caller.f_code, caller.f_lasti, *batch_first)
+            site = (func.__name__, caller.f_code.co_filename, caller.f_lineno, *batch_first)
             drawn = self._draws.bits(site, shape, device)
             if drawn is None:
                 raise Unplaced
@@ -77,9 +78,10 @@ class KeyedDraws(TorchFunctionMode):
             return func(*args, **kwargs)
 
 
-_BETWEEN = (__name__, "torch.overrides", "torch.nn.functional")
+_BETWEEN = (__name__, "torch.overrides", "torch.nn.functional", "torch._compile", "torch._dynamo.eval_frame")
 
 
+@_disable_dynamo
 def _caller() -> FrameType:
     """Return the frame of the network's or layer's code that called one of torch's functions."""
     frame = sys._getframe()

@@ -16,6 +16,7 @@ from typing import final
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 COMMON = -1
 """In the place of a dimension: the draw has nothing to do with the rows, and is one for the whole batch."""
@@ -58,6 +59,7 @@ class Draws:
         self._calls += 1
         return mix_key(self._key, self._calls)
 
+    @_disable_dynamo
     def bits(self, site: Hashable, shape: Sequence[int], device: torch.device) -> Tensor | None:
         """Return 32-bit hashes of this shape, by the rows along its batch dimension.
 

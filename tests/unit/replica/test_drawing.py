@@ -366,3 +366,12 @@ def test_networks_that_draw_by_functions_are_not_stacked() -> None:
 def test_bad_arguments_are_torchs_errors(draw) -> None:  # type: ignore[no-untyped-def]
     with KeyedDraws(Draws()), pytest.raises((RuntimeError, ValueError, NotImplementedError)):
         draw()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's compiler looks at it
+def test_compiled_networks_draw_by_position() -> None:
+    network = Net(lambda net, x: F.dropout(net.layer(x), 0.3), nn.Dropout(0.3))
+    replica = _replica(torch.compile(network, backend="eager"))
+    for key in (3, 4):
+        together = _gradient(replica, 0, 4, key) + _gradient(replica, 4, ROWS, key)
+        assert (together - _gradient(replica, 0, ROWS, key)).abs().max() < 1e-12
