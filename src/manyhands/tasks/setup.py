@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
+from manyhands import sync
 from manyhands.config import RunConfig
 from manyhands.data import Dataset, load
 from manyhands.data.checks import check_finite, check_labels
@@ -72,7 +73,10 @@ def _called(function: Callable[[], Dataset], config: RunConfig) -> Dataset:
 
 
 def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.device) -> Replica:
-    """Build the network from the seed, and return a replica of it on `device`."""
+    """Build the network from the seed, and return a replica of it on `device`.
+
+    A strategy that is not exact has workers who step alone: their BatchNorm layers normalise over their own slices.
+    """
     dtype = getattr(torch, config.dtype)
     with seeded(config.seed):
         sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)
@@ -86,6 +90,7 @@ def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.dev
             dtype=dtype,
             fuse=config.fuse,
             precision=config.precision,
+            global_norms=config.batchnorm == "global" and sync.make(config.sync).exact,
         )
 
 
