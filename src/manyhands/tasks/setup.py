@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from manyhands import sync
 from manyhands.config import RunConfig
 from manyhands.data import Dataset, SampleSplit, as_dataset, load
 from manyhands.data.checks import check_finite, check_labels
@@ -82,7 +83,10 @@ def _given(source: Any, config: RunConfig) -> Dataset:
 
 
 def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.device) -> Replica:
-    """Build the network from the seed, and return a replica of it on `device`."""
+    """Build the network from the seed, and return a replica of it on `device`.
+
+    A strategy that is not exact has workers who step alone: their BatchNorm layers normalise over their own slices.
+    """
     dtype = getattr(torch, config.dtype)
     with seeded(config.seed):
         sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)
@@ -96,6 +100,7 @@ def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.dev
             dtype=dtype,
             fuse=config.fuse and data.classes > 0 and isinstance(sample, Tensor),
             precision=config.precision,
+            global_norms=config.batchnorm == "global" and sync.make(config.sync).exact,
         )
 
 
