@@ -14,7 +14,7 @@ from manyhands.replica.nested import Nested
 from manyhands.replica.peers import Peers
 from manyhands.replica.precision import SHORT, set_products
 from manyhands.replica.random import Draws, key_random_layers
-from manyhands.replica.traits import traits_of
+from manyhands.replica.traits import places_of_loss, traits_of
 from manyhands.replica.update import OptimizerFactory
 
 
@@ -29,11 +29,13 @@ def build(
     fuse: bool = True,
     precision: Precision = "fp32",
     global_norms: bool = False,
+    targets: Nested = None,
 ) -> Replica:
     """Return the fastest replica that can hold the module, which takes over its weights.
 
-    `sample` is a small batch for a trial forward pass, which shows what else the network does (`traits`). With
-    `global_norms`, BatchNorm layers normalise over the rows of all workers that the replica's peers join.
+    `sample` is a small batch for a trial forward pass, which shows what else the network does (`traits`); with its
+    `targets`, the random numbers that a loss draws are placed too. With `global_norms`, BatchNorm layers normalise over
+    the rows of all workers that the replica's peers join.
     """
     set_products(precision, device)
     criterion = as_criterion(loss)
@@ -46,7 +48,12 @@ def build(
     traits = traits_of(module, sample)
     if any(isinstance(m, nn.Conv2d) for m in module.modules()):
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    own_loss = not criterion.name and targets is not None
+    of_loss = places_of_loss(module, criterion.loss, sample, targets) if own_loss else {}
+    doubtful = {site: None for site, dim in of_loss.items() if traits.places.get(site, dim) != dim}
+    draws.learn({**of_loss, **traits.places, **doubtful})
     layout = lay_out(module, traits.moving)
-    replica = FlatReplica(module, layout, criterion, optimizer, draws, traits.global_random, peers, precision)
+    reseed = traits.global_random or draws.intercepts  # a draw that has no place in a slice is left to the generator
+    replica = FlatReplica(module, layout, criterion, optimizer, draws, reseed, peers, precision)
     replica.meets = meets
     return replica

@@ -89,7 +89,7 @@ def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.dev
     """
     dtype = getattr(torch, config.dtype)
     with seeded(config.seed):
-        sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)
+        sample, targets = data.train.batch(slice(0, min(2, len(data.train))), dtype)
         module = task.make_model(data)
         return build(
             module,
@@ -101,6 +101,7 @@ def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.dev
             fuse=config.fuse and data.classes > 0 and isinstance(sample, Tensor),
             precision=config.precision,
             global_norms=config.batchnorm == "global" and sync.make(config.sync).exact,
+            targets=moved(targets, device),
         )
 
 
