@@ -8,19 +8,20 @@ from manyhands.replica.base import Replica
 from manyhands.replica.criterion import Criterion, Loss, as_criterion
 from manyhands.replica.flat import FlatReplica
 from manyhands.replica.fused import FusedReplica, can_fuse
+from manyhands.replica.elementwise import with_grain
 from manyhands.replica.layout import lay_out
 from manyhands.replica.nested import Nested
+from manyhands.replica.optimizer.groups import OptimizerFactory, Recipe, as_recipe
 from manyhands.replica.peers import Peers
 from manyhands.replica.random import Draws, key_random_layers
 from manyhands.replica.traits import traits_of
-from manyhands.replica.update import OptimizerFactory
 
 
 def build(
     module: nn.Module,
     sample: Nested,
     loss: str | Loss | Criterion,
-    optimizer: OptimizerFactory,
+    optimizer: OptimizerFactory | Recipe,
     *,
     device: torch.device,
     dtype: torch.dtype,
@@ -31,14 +32,16 @@ def build(
 
     `sample` is a small batch for a trial forward pass, which shows what else the network does (`traits`).
     """
-    criterion = as_criterion(loss)
+    criterion, recipe = as_criterion(loss), as_recipe(optimizer)
     module = module.to(device=device, dtype=dtype).train()
     draws, peers = Draws(), Peers()
     key_random_layers(module, draws)
     if fuse and precision not in ("bf16", "fp16") and can_fuse(module, criterion.name):
-        return FusedReplica(module, lay_out(module, ()), criterion, optimizer)
+        layout = lay_out(module, (), recipe.groups)
+        return FusedReplica(module, layout, criterion, with_grain(recipe, layout.groups, device))
     traits = traits_of(module, sample)
     if any(isinstance(m, nn.Conv2d) for m in module.modules()):
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    layout = lay_out(module, traits.moving)
-    return FlatReplica(module, layout, criterion, optimizer, draws, traits.global_random, peers, precision)
+    layout = lay_out(module, traits.moving, recipe.groups)
+    recipe = with_grain(recipe, layout.groups, device)
+    return FlatReplica(module, layout, criterion, recipe, draws, traits.global_random, peers, precision)

@@ -37,6 +37,8 @@ class Cursor:
     """Mean loss of each finished epoch."""
     loss_sum: float = 0.0
     """Loss of the unfinished epoch so far, times samples."""
+    seen: list[float] = field(default_factory=list)
+    """The monitored figure of each evaluation so far."""
 
 
 def write_checkpoint(
@@ -62,7 +64,7 @@ def write_checkpoint(
     rows = {f"{PER_RANK}{name}": stack for name, stack in (per_rank or {}).items()}
     tensors = _copies({"params": replica.params, "moments": elements, "scalars": scalars, **rows})
     shapes = json.dumps(_shapes(replica.module))
-    header = {"cursor": json.dumps(asdict(cursor)), "task": task, "shapes": shapes}
+    header = {"cursor": json.dumps(asdict(cursor)), "task": task, "shapes": shapes, "order": _order(replica)}
     header["sha256"] = _digest(tensors, header)
     path = folder / f"step-{cursor.step:09d}.safetensors"
     write_atomically(path, save(tensors, header))
@@ -120,8 +122,10 @@ def restore(path: Path, replica: Replica) -> Cursor:
 
 def state_of_rank(replica: Replica, sync: Sync) -> dict[str, Tensor]:
     """Return the tensors that differ between the ranks, of which a checkpoint holds every rank's."""
-    apart = {"params": replica.params, "moments": replica.update.moments().elements} if sync.apart else {}
-    return {**apart, **sync.tensors()}
+    if not sync.apart:
+        return sync.tensors()
+    elements, scalars = replica.update.moments()
+    return {"params": replica.params, "moments": elements, "scalars": scalars, **sync.tensors()}
 
 
 def restore_rank(path: Path, replica: Replica, sync: Sync, rank: int) -> None:
@@ -129,7 +133,8 @@ def restore_rank(path: Path, replica: Replica, sync: Sync, rank: int) -> None:
     stacks = {name.removeprefix(PER_RANK): t for name, t in _read(path)[0].items() if name.startswith(PER_RANK)}
     if sync.apart:
         replica.params.copy_(stacks["params"][rank])
-        replica.update.set_moments(Moments(stacks["moments"][rank], replica.update.moments().scalars))
+        of_first = replica.update.moments().scalars.expand(rank + 1, -1)  # in older checkpoints, all alike
+        replica.update.set_moments(Moments(stacks["moments"][rank], stacks.get("scalars", of_first)[rank]))
     for name, t in sync.tensors().items():
         t.copy_(stacks[name][rank])
 
@@ -159,6 +164,16 @@ def check_fits(path: Path, replica: Replica) -> None:
             f"checkpoint '{path}' is of another model: task '{header['task']}' with {_count(saved):,} values "
             f"in {len(saved)} tensors, while this one has {_count(shapes):,} in {len(shapes)}"
         )
+    check(
+        header.get("order", _order(replica)) == _order(replica),
+        f"checkpoint '{path}' has the weights in another order: the task's param_groups were others; "
+        "resume with those that the run began with",
+    )
+
+
+def _order(replica: Replica) -> str:
+    """Return the names of the weights in their order in memory, which groups decide."""
+    return json.dumps(list(replica.spans))
 
 
 def weights_sha256(module: nn.Module) -> str:
