@@ -13,10 +13,11 @@ from manyhands.replica.criterion import Criterion
 from manyhands.replica.drawing import keyed
 from manyhands.replica.layout import Layout
 from manyhands.replica.nested import Nested, call, map_tensors
+from manyhands.replica.optimizer.groups import Recipe
 from manyhands.replica.peers import Peers
 from manyhands.replica.precision import LossScale, autocast
 from manyhands.replica.random import Draws, seed_generators
-from manyhands.replica.update import OptimizerFactory, Update
+from manyhands.replica.update import Update
 
 
 @final
@@ -28,7 +29,7 @@ class FlatReplica(Replica):
         module: nn.Module,
         layout: Layout,
         criterion: Criterion,
-        optimizer: OptimizerFactory,
+        recipe: Recipe,
         draws: Draws,
         reseed: bool,
         peers: Peers,
@@ -39,7 +40,7 @@ class FlatReplica(Replica):
         self.params, self.grads, self.spans = layout.params, layout.grads, layout.spans
         n = layout.num_weights
         self._statistics, self._changes = self.params[n:], self.grads[n:]
-        self.update = Update(self.params, self.grads, n, optimizer)
+        self.update = Update(self.params, self.grads, n, recipe, layout.groups)
         self._ready: list[Callable[[int, int], None]] = []
 
     def forward_backward(self, batch: Batch, weight: float) -> Tensor:

@@ -28,6 +28,7 @@ from manyhands.replica.nested import Nested, call, map_tensors, num_rows, rows_o
 from manyhands.replica.random import Draws
 from manyhands.replica.traits import traits_of, untouched_generator
 from manyhands.tasks import Task
+from manyhands.tasks.setup import recipe_of
 from manyhands.training.plan import Plan
 
 TRIAL_ROWS = 8
@@ -43,6 +44,9 @@ Kind = Literal[
 
 REFUSED: tuple[Kind, ...] = ("sum", "mean")
 """Losses that the task calls what they are not: n workers would scale their gradient by n."""
+
+MOST_RATES = 20_000
+"""Steps of a scheduler that are tried at most."""
 
 NEVER_EXACT: tuple[Kind, ...] = ("random loss", "memory")
 """Causes that --exact does not help against."""
@@ -142,11 +146,17 @@ def notes_of(config: RunConfig, replica: Replica) -> list[str]:
     return notes
 
 
-def check_own_optimizer(config: RunConfig, task: Task, device: torch.device) -> None:
-    """Refuse a task's own optimiser unless it treats every weight alike; the named ones do."""
-    if not isinstance(task.optimizer, str):
-        lr = config.lr or 0.01  # a rate of 0 would hide any difference
-        check_optimizer(lambda params: task.make_optimizer(params, lr), device, config.task)
+def check_own_optimizer(config: RunConfig, task: Task, replica: Replica) -> None:
+    """Refuse a task's own optimiser if n workers could not do what one does with it; the named ones are known."""
+    if not task.optimizer_name(config):
+        own = recipe_of(task, config.model_copy(update={"lr": config.lr or 0.01}), replica.module)
+        check_optimizer(own, replica.params.device, replica.update.groups)  # a rate of 0 would hide any difference
+
+
+def check_rates(replica: Replica, plan: Plan) -> None:
+    """Refuse a scheduler that fails before the end of the run, such as OneCycleLR after its last step."""
+    if replica.update.rates is not None and not replica.update.rates.watches:
+        replica.update.rates.at(min(plan.steps, MOST_RATES) - 1, plan.steps_per_epoch)
 
 
 def reasons(causes: Iterable[Cause], config: RunConfig) -> list[str]:
