@@ -156,6 +156,8 @@ class RunRecord(BaseModel):
     """Every evaluation on the test data, in order."""
     best_step: int | None = None
     """Step of the evaluation whose weights were kept, with `keep_best`; None without."""
+    stopped_early: bool = False
+    """Whether the run ended before its last step, since `patience` evaluations had no better figure."""
     samples_per_s: float
     epoch_s: list[float]
     step_ms: Quantiles
