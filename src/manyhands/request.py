@@ -24,9 +24,7 @@ MAY_CHANGE = {
 """Settings that a resumed run may change; the others determine the result."""
 
 
-def resolve(
-    name: str, options: dict[str, Any], task: Task | None = None, *, out: Path = Path("runs")
-) -> RunConfig:
+def resolve(name: str, options: dict[str, Any], task: Task | None = None, *, out: Path = Path("runs")) -> RunConfig:
     """Return the config of a new run; a task without a file must be given besides its name.
 
     A run whose weights it begins with is looked for in `out`.

@@ -259,6 +259,12 @@ def open_run(run: RunDir, config: RunConfig) -> None:
         write_atomically(run.toml, config.to_toml())
 
 
+def read_steps(run: RunDir) -> list[dict[str, float]]:
+    """Return the lines of a finished run's steps, without those of its evaluations."""
+    lines = [json.loads(line) for line in run.steps.read_text().splitlines()]
+    return [line for line in lines if "step" in line]
+
+
 def read_events(folder: str, server: int) -> list[dict[str, int]]:
     """Return the messages that a server of an earlier run applied, in their order."""
     path = RunDir(Path(folder)).events(server)

@@ -43,7 +43,7 @@ def percent(value: float | None, decimals: int = 1) -> str:
     return fixed(value, decimals, " %")
 
 
-def accuracy(value: float | None) -> str:
+def accuracy_text(value: float | None) -> str:
     """Return a share of hits as a percentage: 98.12 %; a dash for a task without accuracy."""
     return percent(None if value is None else 100 * value, 2)
 

@@ -1,7 +1,6 @@
 """A task's own figures of the test data: functions, and objects that gather states, such as those of torchmetrics."""
 
 import copy
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
@@ -139,13 +138,13 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
     )
     for name, metric in metrics.items():
         check(isinstance(name, str) and name != "", f"the name of a metric must be a text, got {name!r}")
-        check(name not in (LOSS, ACCURACY), f"a metric cannot be named '{name}', which every run has; name it otherwise")
+        check(name not in (LOSS, ACCURACY), f"a metric cannot be named '{name}', which runs have anyway; rename it")
         usable = callable(metric) or isinstance(metric, Metric) or gathers_states(metric) or _is_collection(metric)
+        check(not isinstance(metric, type), f"metric '{name}' is a class; give an instance of it")
         check(
-            usable and not isinstance(metric, type),
+            usable,
             f"metric '{name}' must be a function (output, target) → mean over the rows, a manyhands.Metric or a "
-            f"torchmetrics object, got {f'the class {metric.__name__}' if isinstance(metric, type) else kind_of(metric)}"
-            + ("; give an instance of it" if isinstance(metric, type) else ""),
+            f"torchmetrics object, got {kind_of(metric)}",
         )
 
 

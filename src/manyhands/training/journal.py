@@ -87,7 +87,7 @@ class Journal:
         return self.plan.samples_until(self.cursor.step) - self.plan.samples_until(self.start)
 
     def evaluate(self, split: Split, scoring: Scoring) -> None:
-        """Evaluate the weights on `split`, unless they were evaluated already; note the figures and the best weights."""
+        """Evaluate the weights on `split`, unless they were already; note the figures, and the best weights."""
         step = self.cursor.step
         if self.history and self.history[-1].step == step:
             return
