@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored import STEPS, stored_run, stored_sweep, write_losses
 
-from manyhands.record.run import RunDir
+from manyhands.record.run import RunDir, read_steps
 from manyhands.report.drawing import Series
 from manyhands.report.histories import losses, runs_of, timelines
 from manyhands.report.losses import loss_curve
@@ -29,7 +29,7 @@ def test_thinned_losses_keep_their_mean_and_their_end(tmp_path_factory, steps: i
     assert curve.seconds[-1] == pytest.approx(steps * 2e-3, abs=1e-4)
     assert curve.step == sorted(set(curve.step))
     counts = [b - a for a, b in zip([0.0, *curve.step], curve.step, strict=False)]
-    every = [json.loads(line)["loss"] for line in run.steps.read_text().splitlines()]
+    every = [step["loss"] for step in read_steps(run)]
     mean = sum(n * loss for n, loss in zip(counts, curve.loss, strict=True)) / steps
     assert mean == pytest.approx(sum(every) / steps, rel=1e-4)
 
