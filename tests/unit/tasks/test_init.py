@@ -80,7 +80,7 @@ def test_a_task_names_its_own(train, tmp_path: Path) -> None:  # type: ignore[no
         ("weights.pt", r"init 'weights.pt' is a .pt file, and reading one may run code .* safetensors"),
         ("a/b/pytorch_model.bin", "is a .bin file"),
         ("nothing.safetensors", "there is no file 'nothing.safetensors'"),
-        ("no-such-run", "no-such-run"),
+        ("no-such-run", "init 'no-such-run' is neither a safetensors file nor a run: there are no runs"),
     ],
 )
 def test_what_cannot_be_taken_is_refused(train, init: str, says: str) -> None:  # type: ignore[no-untyped-def]
