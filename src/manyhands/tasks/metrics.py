@@ -163,19 +163,22 @@ def means_accuracy(criterion: Criterion, classes: int, output: Nested, target: N
     return scores and 0 < classes <= output.shape[1]
 
 
-def direction_of(name: str, metrics: Mapping[str, Any], *, accuracy: bool) -> Direction:
-    """Return which of two values of a figure is better; refuse a name that no figure has, or an unknown direction."""
-    flat = expanded(metrics)
-    allowed = [LOSS, *([ACCURACY] if accuracy else []), *flat]
+def check_monitored(name: str, metrics: Mapping[str, Any], *, accuracy: bool) -> None:
+    """Refuse to monitor a figure that the task does not have."""
+    allowed = [LOSS, *([ACCURACY] if accuracy else []), *expanded(metrics)]
     check(
         name != ACCURACY or accuracy,
         f"--monitor test_accuracy, but the targets of this task are no classes; choose from: {listed(allowed)}",
     )
     if name not in allowed:
         unknown("figure to monitor named", name, allowed)
+
+
+def direction_of(name: str, metrics: Mapping[str, Any]) -> Direction:
+    """Return which of two values of a figure is better; refuse a metric of which that is not known."""
     if name in (LOSS, ACCURACY):
         return "lower" if name == LOSS else "higher"
-    metric = flat[name]
+    metric = expanded(metrics)[name]
     if isinstance(metric, Metric):
         return metric.better
     higher = getattr(metric, "higher_is_better", None)

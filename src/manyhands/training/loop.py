@@ -14,6 +14,7 @@ from manyhands.errors import Stopped
 from manyhands.tasks.setup import device_of, load_data, make_replica, without_init
 from manyhands.training.agreement import check_same_data, check_same_model
 from manyhands.training.averaging import Average, result_weights
+from manyhands.training.caveats import check_meets
 from manyhands.training.checkpoint import Cursor, restore, restore_rank
 from manyhands.training.evaluate import scoring_of
 from manyhands.training.job import Job, RankContext
@@ -45,6 +46,10 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     traced = TracedComm(comm, spans)
     group = ExactComm(traced, config.lanes, config.size) if config.exact else traced
     workers = comm.split(int(comm.rank >= config.size)) if strategy.num_servers() else comm
+    met = TracedComm(workers, spans)
+    if strategy.lockstep and not strategy.apart:  # their gradients are shares of the global batch's
+        replica.peers.join(ExactComm(met, config.lanes, config.size) if config.exact else met)
+    check_meets(replica, workers)
     rank = RankContext(job, comm, workers, traced, group, replica, strategy)
     cursor = restore(Path(job.resume), replica) if job.resume else Cursor()
     strategy.start(replica, group)
@@ -59,7 +64,7 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
         restore_rank(Path(job.resume), replica, strategy, comm.rank)
     meter = StepMeter(workers, traced, config.lanes if config.exact else 0, strategy.meet_s())
     gradients = partial(compute_gradients, replica, plan)
-    stepper = Stepper(replica, strategy, group, meter, plan.steps_per_epoch, gradients, watch.at, plan.gathering)
+    stepper = Stepper(replica, strategy, group, meter, plan.steps_per_epoch, gradients, watch.at, plan.gathering, met)
     average = Average(replica, config.ema) if config.ema else None
     journal = Journal(rank, plan, cursor, meter, monitor_of(task, config), average)
     scoring, stopped = scoring_of(task, config, data, replica.module), False

@@ -66,10 +66,10 @@ def test_a_metric_says_what_is_better() -> None:
     with pytest.raises(UserError, match="must be a function"):
         Metric(3, better="lower")  # type: ignore[arg-type]
     metrics = {"up": Metric(_late, "higher"), "torch": torchmetrics.MeanSquaredError()}
-    assert direction_of("up", metrics, accuracy=False) == "higher"
-    assert direction_of("torch", metrics, accuracy=False) == "lower"
-    assert direction_of("test_loss", {}, accuracy=False) == "lower"
-    assert direction_of("test_accuracy", {}, accuracy=True) == "higher"
+    assert direction_of("up", metrics) == "higher"
+    assert direction_of("torch", metrics) == "lower"
+    assert direction_of("test_loss", {}) == "lower"
+    assert direction_of("test_accuracy", {}) == "higher"
 
 
 def test_accuracy_is_of_classes() -> None:
