@@ -155,12 +155,14 @@ def try_metrics(metrics: Mapping[str, Any], output: Nested, target: Nested) -> N
 
 
 def means_accuracy(criterion: Criterion, classes: int, output: Nested, target: Nested) -> bool:
-    """Tell whether the share of hits means something: the targets are classes, and the outputs have one column each."""
+    """Tell whether the share of hits means something: targets are classes, and outputs have one column for each."""
+    if not (isinstance(output, Tensor) and isinstance(target, Tensor)):
+        return False
+    if target.is_floating_point() or output.dim() != target.dim() + 1 or len(output) != len(target):
+        return False
     if criterion.name in OF_CLASSES:
-        return True
-    labels = isinstance(target, Tensor) and target.dim() == 1 and target.dtype == torch.int64
-    scores = isinstance(output, Tensor) and output.dim() == 2 and len(output) == len(target) if labels else False
-    return scores and 0 < classes <= output.shape[1]
+        return output.shape[2:] == target.shape[1:]  # of a sequence or an image, a class for each place
+    return target.dim() == 1 and target.dtype == torch.int64 and 0 < classes <= output.shape[1]
 
 
 def check_monitored(name: str, metrics: Mapping[str, Any], *, accuracy: bool) -> None:

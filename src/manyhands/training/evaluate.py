@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from manyhands.comm import Comm
 from manyhands.config import RunConfig
-from manyhands.data import Dataset, Split
+from manyhands.data import AnySplit, Dataset
 from manyhands.data.order import cut
 from manyhands.replica.criterion import Criterion
 from manyhands.replica.nested import Nested, call, num_rows
@@ -49,7 +49,7 @@ def scoring_of(task: Task, config: RunConfig, data: Dataset, module: nn.Module) 
 
 
 @torch.no_grad()
-def evaluate(module: nn.Module, split: Split, scoring: Scoring, comm: Comm) -> Figures:
+def evaluate(module: nn.Module, split: AnySplit, scoring: Scoring, comm: Comm) -> Figures:
     """Return the figures of a network on `split`, the same on every rank.
 
     The chunks do not depend on the number of ranks, and each chunk's figures are computed by one rank and added to
@@ -91,10 +91,12 @@ def _loss_and_amount(criterion: Criterion, out: Nested, y: Nested, rows: int) ->
 
 
 def _hits(out: Tensor, y: Tensor, top: int) -> Tensor:
+    """Return the number of rows that hit; one with a class for each of several places counts by their share."""
     if top == 1:
-        return (out.argmax(1) == y).sum()
-    guesses = out.topk(min(top, out.shape[1]), dim=1).indices
-    return (guesses == y.unsqueeze(1)).sum()
+        right = out.argmax(1) == y
+    else:
+        right = (out.topk(min(top, out.shape[1]), dim=1).indices == y.unsqueeze(1)).any(1)
+    return right.sum() if right.dim() == 1 else right.flatten(1).double().mean(1).sum()
 
 
 def _first_ranks(comm: Comm, values: dict[str, float]) -> dict[str, float]:

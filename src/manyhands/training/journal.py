@@ -10,7 +10,7 @@ from typing import NamedTuple, final
 
 from torch import Tensor
 
-from manyhands.data import Split
+from manyhands.data import AnySplit
 from manyhands.errors import Diverged, check
 from manyhands.machine.load import CoreMeter
 from manyhands.record.files import flush, write_atomically, writing
@@ -87,7 +87,7 @@ class Journal:
         """Return the number of samples trained on, without those before a resume."""
         return self.plan.samples_until(self.cursor.step) - self.plan.samples_until(self.start)
 
-    def evaluate(self, split: Split, scoring: Scoring) -> None:
+    def evaluate(self, split: AnySplit, scoring: Scoring) -> None:
         """Evaluate the weights on `split`, unless they were already; note the figures, and the best weights."""
         step = self.cursor.step
         if self.history and self.history[-1].step == step:

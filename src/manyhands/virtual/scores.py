@@ -7,7 +7,7 @@ from typing import NamedTuple, final
 from torch import nn
 
 from manyhands.comm.self_ import SelfComm
-from manyhands.data import Split
+from manyhands.data import AnySplit
 from manyhands.errors import Diverged
 from manyhands.launch.base import Observer
 from manyhands.record.run import EvaluationRecord
@@ -33,7 +33,7 @@ class Evaluation(NamedTuple):
 class Scores:
     """The evaluations of one run, and its progress reports."""
 
-    def __init__(self, plan: Plan, split: Split, scoring: Scoring, observe: Observer) -> None:
+    def __init__(self, plan: Plan, split: AnySplit, scoring: Scoring, observe: Observer) -> None:
         self.plan, self.steps = plan, evaluation_steps(plan.steps, plan.steps_per_epoch)
         self.evaluations: dict[int, Evaluation] = {}
         """By the number of steps taken."""

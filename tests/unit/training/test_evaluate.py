@@ -108,3 +108,12 @@ def test_layers_keep_the_mode_that_they_had(ranks) -> None:  # type: ignore[no-u
     module[1].eval()
     ranks(lambda comm: evaluate(module, _split(9), Scoring(as_criterion("cross-entropy")), comm), 1)
     assert [layer.training for layer in module] == [True, False, True, True, True]
+
+
+def test_a_row_with_several_places_counts_by_its_share_of_hits(ranks) -> None:  # type: ignore[no-untyped-def]
+    x = torch.eye(3).reshape(1, 3, 3).repeat(4, 1, 1)
+    y = torch.tensor([[0, 1, 2], [0, 1, 1], [0, 0, 0], [1, 0, 1]])
+    module = nn.Conv1d(3, 3, 1, bias=False)
+    module.weight.data.copy_(torch.eye(3).unsqueeze(2))
+    (figures,) = ranks(lambda comm: evaluate(module, Split(x, y), Scoring(as_criterion("cross-entropy")), comm), 1)
+    assert figures.accuracy == pytest.approx((1 + 2 / 3 + 1 / 3 + 0) / 4)
