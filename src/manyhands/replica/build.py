@@ -6,12 +6,12 @@ from torch import nn
 from manyhands.config import Precision
 from manyhands.replica.base import Replica
 from manyhands.replica.criterion import Criterion, Loss, as_criterion
+from manyhands.replica.elementwise import with_grain
 from manyhands.replica.flat import FlatReplica
 from manyhands.replica.fused import FusedReplica, can_fuse
-from manyhands.replica.elementwise import with_grain
 from manyhands.replica.layout import lay_out
 from manyhands.replica.nested import Nested
-from manyhands.replica.optimizer.groups import OptimizerFactory, Recipe, as_recipe
+from manyhands.replica.optimizer.groups import OptimizerFactory, OptimizerRecipe, as_recipe
 from manyhands.replica.peers import Peers
 from manyhands.replica.random import Draws, key_random_layers
 from manyhands.replica.traits import traits_of
@@ -21,7 +21,7 @@ def build(
     module: nn.Module,
     sample: Nested,
     loss: str | Loss | Criterion,
-    optimizer: OptimizerFactory | Recipe,
+    optimizer: OptimizerFactory | OptimizerRecipe,
     *,
     device: torch.device,
     dtype: torch.dtype,

@@ -12,10 +12,10 @@ from manyhands.replica.base import Batch, Replica
 from manyhands.replica.criterion import Criterion
 from manyhands.replica.layout import Layout
 from manyhands.replica.nested import call
+from manyhands.replica.optimizer.groups import OptimizerRecipe
 from manyhands.replica.peers import Peers
 from manyhands.replica.precision import LossScale, autocast
 from manyhands.replica.random import Draws, seed_generators
-from manyhands.replica.optimizer.groups import Recipe
 from manyhands.replica.update import Update
 
 
@@ -28,7 +28,7 @@ class FlatReplica(Replica):
         module: nn.Module,
         layout: Layout,
         criterion: Criterion,
-        recipe: Recipe,
+        recipe: OptimizerRecipe,
         draws: Draws,
         reseed: bool,
         peers: Peers,

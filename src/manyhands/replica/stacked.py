@@ -30,9 +30,9 @@ from manyhands.replica.fused import (
     through_,
 )
 from manyhands.replica.layout import lay_out
+from manyhands.replica.optimizer.groups import OptimizerFactory
 from manyhands.replica.random import Draws, key_random_layers
 from manyhands.replica.traits import traits_of
-from manyhands.replica.optimizer.groups import OptimizerFactory
 from manyhands.replica.update import Update
 
 CACHE_BYTES = 4 << 20

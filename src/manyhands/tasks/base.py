@@ -14,12 +14,13 @@ from manyhands.data import Dataset
 from manyhands.errors import check, kind_of, unknown
 from manyhands.replica.criterion import LOSSES, Loss
 from manyhands.spec import with_field_docs
-from manyhands.tasks.optimizers import OPTIMIZERS, check_name, make_named
+from manyhands.tasks.optimizers import check_name, make_named
 
 GPU_ROWS = 16
 """How many times the rows of a CPU's `micro_batch` a GPU takes at once."""
 
 FULL: Literal["full"] = "full"
+
 
 @with_field_docs
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,9 @@ STEPS = 23
 
 def stack(data: Dataset) -> nn.Module:
     """Build what the fused replica can hold."""
-    return nn.Sequential(nn.Linear(math.prod(data.shape), 10), nn.ReLU(), nn.Linear(10, 7), nn.Sigmoid(), nn.Linear(7, 3))
+    return nn.Sequential(
+        nn.Linear(math.prod(data.shape), 10), nn.ReLU(), nn.Linear(10, 7), nn.Sigmoid(), nn.Linear(7, 3)
+    )
 
 
 def matrices(data: Dataset) -> nn.Module:
