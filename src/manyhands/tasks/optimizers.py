@@ -63,8 +63,8 @@ def make_named(name: str, params: list[Any], config: RunConfig) -> Optimizer:
     for key, value in options.items():
         check(
             not grouped or any(key not in group for group in grouped),
-            f"--{key.replace('_', '-')} {value:g} would change nothing, since every group of '{config.task}' has its own "
-            f"{key}; leave it out",
+            f"--{key.replace('_', '-')} {value:g} would change nothing, since every group of '{config.task}' has its "
+            f"own {key}; leave it out",
         )
     for group in grouped:
         for key in group.keys() - takes.keys() - {"params"}:
