@@ -50,7 +50,10 @@ CHANGES_RATE = (
 
 
 def with_grain(recipe: OptimizerRecipe, groups: Sequence[Group], device: torch.device) -> OptimizerRecipe:
-    """Return the recipe with what its optimiser looks at together; a trial tells it where it is not known."""
+    """Return the recipe with what its optimiser looks at together; a trial tells it where it is not known.
+
+    Every rank makes that trial, with the same result.
+    """
     return recipe if recipe.grain is not None else replace(recipe, grain=_grain_of(recipe, groups, device))
 
 
@@ -63,7 +66,7 @@ def check_optimizer(
 
 
 def _grain_of(
-    recipe: OptimizerRecipe, groups: Sequence[Group], device: torch.device, drawn: Callable[[], bool] = lambda: False
+    recipe: OptimizerRecipe, groups: Sequence[Group], device: torch.device, drawn: Callable[[], bool] | None = None
 ) -> Grain:
     groups = _in_small(groups)
     recipe = replace(recipe, clip=0.0, scheduler=None)
@@ -74,8 +77,11 @@ def _grain_of(
         raise
     except Exception as error:
         raise UserError(f"a step of {name} failed: {_first_line(error)}") from error
-    check(not drawn(), f"{name} draws random numbers, which n workers would draw otherwise than one; use one without")
+    draws = drawn is not None and drawn()
+    check(not draws, f"{name} draws random numbers, which n workers would draw otherwise than one; use one without")
     grain = next(grain for grain in _grains() if _gives(whole, recipe, groups, grain, device, name))
+    if drawn is None:  # on a rank: checked before it was started
+        return grain
     again = _after_steps(recipe, groups, grain, device, name, resume_at=3)
     check(_close(whole, again), f"{name} keeps something outside its state, so that a run could not be resumed")
     return grain
