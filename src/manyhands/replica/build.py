@@ -12,7 +12,7 @@ from manyhands.replica.flat import FlatReplica
 from manyhands.replica.fused import FusedReplica, can_fuse
 from manyhands.replica.layout import lay_out
 from manyhands.replica.nested import Nested
-from manyhands.replica.optimizer.groups import OptimizerFactory, Recipe, as_recipe
+from manyhands.replica.optimizer.groups import OptimizerFactory, OptimizerRecipe, as_recipe
 from manyhands.replica.peers import Peers
 from manyhands.replica.precision import SHORT, set_products
 from manyhands.replica.random import Draws, key_random_layers
@@ -23,7 +23,7 @@ def build(
     module: nn.Module,
     sample: Nested,
     loss: str | Loss | Criterion,
-    optimizer: OptimizerFactory | Recipe,
+    optimizer: OptimizerFactory | OptimizerRecipe,
     *,
     device: torch.device,
     dtype: torch.dtype,

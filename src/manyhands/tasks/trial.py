@@ -13,7 +13,7 @@ from manyhands.config import RunConfig
 from manyhands.data import Dataset
 from manyhands.errors import ManyhandsError, TaskFileFailed, UserError, check, kind_of
 from manyhands.replica.nested import Nested, map_tensors
-from manyhands.replica.optimizer.groups import NamedGroup, Recipe
+from manyhands.replica.optimizer.groups import NamedGroup, OptimizerRecipe
 from manyhands.replica.update import stepper
 from manyhands.tasks.base import Task
 from manyhands.tasks.metrics import check_monitored, direction_of, means_accuracy, try_metrics
@@ -178,7 +178,7 @@ def _try_optimizer(task: Task, config: RunConfig, module: nn.Module) -> None:
         stepper(optimizer)()
 
 
-def _small_optimizer(recipe: Recipe, module: nn.Module) -> Optimizer:
+def _small_optimizer(recipe: OptimizerRecipe, module: nn.Module) -> Optimizer:
     """Make the optimiser of weights that are at most 2 long in each dimension, with gradients of 0."""
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
     groups = recipe.groups or (NamedGroup(tuple(named)),)

@@ -149,8 +149,8 @@ def notes_of(config: RunConfig, replica: Replica) -> list[str]:
 def check_own_optimizer(config: RunConfig, task: Task, replica: Replica) -> None:
     """Refuse a task's own optimiser if n workers could not do what one does with it; the named ones are known."""
     if not task.optimizer_name(config):
-        own = recipe_of(task, config.model_copy(update={"lr": config.lr or 0.01}), replica.module)
-        check_optimizer(own, replica.params.device, replica.update.groups)  # a rate of 0 would hide any difference
+        recipe = recipe_of(task, config.model_copy(update={"lr": config.lr or 0.01}), replica.module)
+        check_optimizer(recipe, replica.params.device, replica.update.groups)  # a rate of 0 would hide any difference
 
 
 def check_rates(replica: Replica, plan: Plan) -> None:
