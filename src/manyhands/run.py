@@ -158,6 +158,11 @@ def try_step(config: RunConfig, task: Task | None = None) -> Ready:
     strategy = sync.make(config.sync)
     check_features(strategy, launcher.features, config.engine)
     check(strategy.exact or not config.exact, f"--exact needs an exact sync, and '{config.sync}' is not one")
+    check(
+        config.precision != "fp16" or strategy.lockstep,
+        f"fp16 leaves out a step in which some gradient overflows, which workers of '{config.sync}' cannot agree on, "
+        "since they do not wait for each other; use --precision bf16",
+    )
     device = trial_device(config)
     started = time.perf_counter()
     data = load_data(task, config, scan=launcher.leads)

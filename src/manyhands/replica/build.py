@@ -42,7 +42,9 @@ def build(
     key_random_layers(module, draws)
     meets = global_norms and join_norms(module, peers) > 0
     if fuse and precision not in SHORT and can_fuse(module, criterion.name):
-        return FusedReplica(module, lay_out(module, ()), criterion, optimizer)
+        fused = FusedReplica(module, lay_out(module, ()), criterion, optimizer)
+        fused.precision = precision
+        return fused
     traits = traits_of(module, sample)
     if any(isinstance(m, nn.Conv2d) for m in module.modules()):
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
