@@ -20,6 +20,7 @@ from manyhands.machine.load import CoreMeter
 from manyhands.record.run import RunDir, RunRecord, new_id, open_run
 from manyhands.record.status import noting_failure, own_run
 from manyhands.replica import Batch, Replica
+from manyhands.replica.batchnorm import first_norm
 from manyhands.replica.traits import traits_of
 from manyhands.request import newest_to_resume, resolve, resume_config
 from manyhands.sync.base import check_features
@@ -203,7 +204,7 @@ def _check_slices(config: RunConfig, replica: Replica, data: Dataset) -> None:
     try:
         traits_of(replica.module, x[:1])
     except ValueError:
-        layer = traits.batch_statistics[0] if traits.batch_statistics else "a BatchNorm layer"
+        layer = first_norm(replica.module) or traits.batch_statistics[0]
         if replica.meets and single[0]:
             raise UserError(
                 f"{layer} cannot normalise a single row, which is all that some global batch has: {len(data.train)} "
