@@ -28,7 +28,7 @@ from manyhands.tasks import Task
 from manyhands.tasks.load import check_not_importing, name_of
 from manyhands.tasks.setup import load_data, make_replica, trial_device
 from manyhands.tasks.trial import saying, try_parts
-from manyhands.training.caveats import check_norms, check_own_optimizer, notes_of, warnings_of
+from manyhands.training.caveats import check_norms, check_own_optimizer, check_rates, notes_of, warnings_of
 from manyhands.training.checkpoint import check_fits, check_workers, newest_sound, read_cursor
 from manyhands.training.job import Job
 from manyhands.training.loop import train_rank
@@ -176,10 +176,11 @@ def try_step(config: RunConfig, task: Task | None = None) -> Ready:
         f"{config.size} workers cannot share {samples} training samples; use at most {samples} workers",
     )
     try_parts(task, config, data, device)
-    check_own_optimizer(config, task, device)
     with saying("a trial step failed", config):
         replica = make_replica(task, config, data, device)
         check_norms(config, replica)
+        check_own_optimizer(config, task, replica)
+        check_rates(replica, plan)
         rows = slice(0, min(2, samples))
         x, y = data.train.batch(rows, replica.params.dtype)
         replica.forward_backward(Batch(x, y).to(device), 1.0)

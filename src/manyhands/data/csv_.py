@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from manyhands.data.folds import Ints, hold_out
 from manyhands.data.memory import check_size
 from manyhands.data.split import Dataset, Split
 from manyhands.errors import UserError, check, listed, unknown
@@ -26,13 +27,8 @@ from manyhands.errors import UserError, check, listed, unknown
 WORDS = 1024
 LARGEST_COUNT = 255
 
-HELD_OUT = 6
-"""One row of six is held out for the test, evenly over the classes, as from other files without a test set."""
-
 # A sign is a word too, so that no text is without words, and an emoji or a # counts.
 WORD = r"\w+|[^\w\s]"
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class TextTable(NamedTuple):
@@ -73,7 +69,7 @@ def load_csv(
     check(text != label, f"text and label of csv must be two columns, got '{label}' for both")
     y, classes = _classes(table, label)
     x = _numbers(table, label) if text is None else _hashed(table, text, WORDS if words is None else words)
-    for_train, for_test = _hold_out(y, classes, f"column '{label}' of '{file}'")
+    for_train, for_test = hold_out(y, classes, f"column '{label}' of '{file}'")
     return Dataset(name="csv", train=_split(x, y, for_train), test=_split(x, y, for_test), classes=classes)
 
 
@@ -190,24 +186,6 @@ def _filled(table: TextTable, name: str) -> list[str]:
     if "" in cells:
         raise UserError(f"line {table.lines[cells.index('')]} of '{table.file}' has nothing in column '{name}'")
     return cells
-
-
-def _hold_out(y: Ints, classes: int, what: str) -> tuple[Ints, Ints]:
-    """Return the rows to train on and those to test on, both shuffled; every class keeps a row to train on."""
-    order = np.random.Generator(np.random.PCG64(0)).permutation(len(y))
-    shuffled = y[order]
-    by_class = np.argsort(shuffled, kind="stable")
-    spare = np.delete(by_class, np.searchsorted(shuffled[by_class], np.arange(classes)))
-    check(
-        len(spare) > 0,
-        f"the {len(y)} rows of {what} are all different, but a label must have rows both to train and to test on",
-    )
-    num_test = min(len(spare), max(1, len(y) // HELD_OUT))
-    # Evenly spaced among rows that are ordered by class, so that each class gives its share.
-    taken = spare[(2 * np.arange(num_test) + 1) * len(spare) // (2 * num_test)]
-    for_test = np.zeros(len(y), bool)
-    for_test[taken] = True
-    return order[~for_test], order[for_test]
 
 
 def _split(x: Tensor, y: Ints, rows: Ints) -> Split:

@@ -29,6 +29,7 @@ class Journal:
         self._rank, self._run, self.plan, self.cursor, self.meter = rank, rank.job.run, plan, cursor, meter
         self._writes = plan.rank == 0
         self.start = cursor.step
+        plan.schedule.seen[:] = cursor.seen
         self.epoch_s: list[float] = []
         self.eval_s = 0.0
         self.test_loss, self.test_accuracy = float("nan"), float("nan")
@@ -76,6 +77,8 @@ class Journal:
         if not math.isfinite(self.test_loss):
             raise Diverged(f"the test loss became {self.test_loss} after step {self.cursor.step}; try a smaller --lr")
         self._evaluated_at = self.cursor.step
+        self.plan.schedule.saw(self.test_loss)
+        self.cursor.seen = list(self.plan.schedule.seen)
 
     def checkpoint(self) -> None:
         """Write a checkpoint with the state of every rank; the pause does not count as training."""

@@ -65,6 +65,9 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     stepper = Stepper(replica, strategy, group, meter, plan.steps_per_epoch, gradients, watch.at, plan.gathering, met)
     journal = Journal(rank, plan, cursor, meter)
     stopped = False
+    if replica.update.rates and replica.update.rates.watches and job.resume and plan.wants_evaluation(cursor.step):
+        with settled(strategy, replica, comm):  # which came after the checkpoint, and decides the next rates
+            journal.evaluate(data.test, criterion_of(task, replica.module).loss)
     while cursor.step < plan.steps and not stopped:
         meter.start()
         batches = plan.batches(cursor.step // plan.steps_per_epoch)
