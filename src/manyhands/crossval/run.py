@@ -151,6 +151,11 @@ def tabulate(
 
 def _resolve(task: str | Task, options: dict[str, Any]) -> tuple[Task, RunConfig]:
     check(options.get("eval_every") is None, "a fold is tested once, after its last epoch; leave --eval-every out")
+    for option in ("eval_steps", "patience", "keep_best"):
+        check(
+            not options.get(option),
+            f"a fold is tested once, after its last step; leave --{option.replace('_', '-')} out",
+        )
     name, task = (task, tasks.load(task)) if isinstance(task, str) else (name_of(task), task)
     return task, resolve(name, options, task)
 
@@ -227,7 +232,7 @@ def _preflight(config: RunConfig, settings: FoldSettings, inputs: _Inputs) -> Re
     check(
         config.engine != "threads" or not traits_of(replica.module, x.to(replica.params.device)).global_random,
         "threads cannot each train a model that draws from a process-wide generator; "
-        "use nn.Dropout layers, or --engine mpi",
+        "draw with torch along the batch, or use --engine mpi",
     )
     return tried
 
@@ -263,7 +268,7 @@ def _run(
         raise KeyboardInterrupt
     wall_s = time.perf_counter() - started + inputs.read_s
     folds = [FoldScore.model_validate(fold) for fold in result["folds"]]
-    accuracies = [fold.accuracy for fold in folds]
+    accuracies = [fold.accuracy for fold in folds if fold.accuracy is not None]
     nodes = {fold.node for fold in folds}
     return CrossvalRecord(
         id=run.path.name,
@@ -274,8 +279,8 @@ def _run(
         num_folds=settings.folds,
         nodes=settings.nodes,
         folds=folds,
-        accuracy=sum(accuracies) / len(folds),
-        interval=half_interval(accuracies, settings.folds),
+        accuracy=sum(accuracies) / len(folds) if accuracies else None,
+        interval=half_interval(accuracies, settings.folds) if accuracies else None,
         loss=sum(fold.loss for fold in folds) / len(folds),
         hold_out=HoldOut.model_validate(result["hold_out"]) if result["hold_out"] else None,
         total_s=result["total_s"],

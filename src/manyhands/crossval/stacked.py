@@ -18,8 +18,8 @@ from manyhands.record.run import Pulse
 from manyhands.replica.random import mix_key
 from manyhands.replica.stacked import FusedStack, Stack
 from manyhands.tasks import Task
-from manyhands.tasks.setup import criterion_of, make_stack
-from manyhands.training.evaluate import evaluate
+from manyhands.tasks.setup import make_stack
+from manyhands.training.evaluate import evaluate, scoring_of
 from manyhands.training.journal import pulse_of
 from manyhands.training.meter import TimeSplit
 from manyhands.training.plan import Plan
@@ -34,7 +34,7 @@ class TrainedFold(NamedTuple):
 
     module: nn.Module
     loss: float
-    accuracy: float
+    accuracy: float | None
     steps: int
 
 
@@ -60,6 +60,8 @@ def train_stacked(
     """
     plans = plans_of(units, config, data.train)
     assert len({plan.steps_per_epoch for plan in plans}) == 1, "stacked models have the same steps"
+    if config.ema:
+        return None  # a stack keeps no average of its models' weights
     models = make_stack(task, config, data, device, (unit.of(data) for unit in units))
     if models is None:
         return None
@@ -88,11 +90,9 @@ def train_stacked(
                 break
     trained = []
     for module, unit in zip(models.modules, units, strict=True):
-        test_loss, accuracy = evaluate(
-            module, unit.of(data).test, criterion_of(task, module).loss, SelfComm(), config.top
-        )
-        _check_finite(test_loss, unit, step + 1)
-        trained.append(TrainedFold(module, test_loss, accuracy, step + 1))
+        figures = evaluate(module, unit.of(data).test, scoring_of(task, config, data, module), SelfComm())
+        _check_finite(figures.loss, unit, step + 1)
+        trained.append(TrainedFold(module, figures.loss, figures.accuracy, step + 1))
     return trained
 
 

@@ -12,9 +12,11 @@ from torch.optim import Optimizer
 from manyhands.config import RunConfig
 from manyhands.data import Dataset
 from manyhands.errors import ManyhandsError, TaskFileFailed, UserError, check, kind_of
+from manyhands.replica.nested import Nested, map_tensors
 from manyhands.replica.optimizer.groups import NamedGroup, Recipe
 from manyhands.replica.update import stepper
 from manyhands.tasks.base import Task
+from manyhands.tasks.metrics import check_monitored, direction_of, means_accuracy, try_metrics
 from manyhands.tasks.seeding import seeded
 from manyhands.tasks.setup import criterion_of, recipe_of
 
@@ -32,6 +34,7 @@ def try_parts(task: Task, config: RunConfig, data: Dataset, device: torch.device
         module = _model(task, config, data, device, dtype)
         out = _output(module, x, task, config, data)
         loss = _loss(task, module, out, y, config)
+        _try_metrics(task, module, config, data, map_tensors(Tensor.detach, out), y)
         with saying("the backward pass failed", config):
             loss.backward()  # type: ignore[no-untyped-call]
         _try_optimizer(task, config, module)
@@ -123,6 +126,17 @@ def _loss(task: Task, module: nn.Module, out: Tensor, y: Tensor, config: RunConf
         "without detach() or no_grad()",
     )
     return loss
+
+
+def _try_metrics(task: Task, module: nn.Module, config: RunConfig, data: Dataset, out: Nested, y: Nested) -> None:
+    """Compute the metrics once, and refuse a monitored figure that the task does not have."""
+    with saying("a metric failed", config), warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # two samples have too few classes for some metrics
+        try_metrics(task.metrics, out, y)
+    accuracy = means_accuracy(criterion_of(task, module), data.classes, out, y)
+    check_monitored(config.monitor, task.metrics, accuracy=accuracy)
+    if config.patience or config.keep_best:
+        direction_of(config.monitor, task.metrics)
 
 
 def _try_optimizer(task: Task, config: RunConfig, module: nn.Module) -> None:

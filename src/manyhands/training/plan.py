@@ -20,6 +20,8 @@ from manyhands.training.schedule import Schedule
 
 NEVER = 10**9
 """Epochs between two evaluations of a run that is tested at its end only."""
+AT_END = {"eval_every": NEVER, "eval_steps": 0, "patience": 0, "keep_best": False}
+"""Settings of a run that is tested at its end only."""
 
 Indices = Tensor | slice
 
@@ -91,10 +93,10 @@ class Plan:
             share.copy_(rows)
         return list(whole)
 
-    def steps_of_epoch(self, step: int) -> range:
-        """Return the steps from `step` to the end of its epoch, or of the run."""
-        end = (step // self.steps_per_epoch + 1) * self.steps_per_epoch
-        return range(step, min(self.steps, end))
+    def steps_until_pause(self, step: int) -> range:
+        """Return the steps from `step` to the end of its epoch, or to the run's end or an evaluation before it."""
+        periods = [self.steps_per_epoch, *([self.config.eval_steps] if self.config.eval_steps else [])]
+        return range(step, min(self.steps, *((step // period + 1) * period for period in periods)))
 
     def ends_epoch(self, step: int) -> bool:
         """Tell whether `step` is the last of its epoch, or of the run."""
@@ -102,8 +104,8 @@ class Plan:
 
     def wants_evaluation(self, done: int) -> bool:
         """Tell whether to evaluate after `done` steps; the end of the run is another matter."""
-        epochs, rest = divmod(done, self.steps_per_epoch)
-        return rest == 0 and epochs % self.config.eval_every == 0 and done < self.steps
+        period = self.config.eval_steps or self.config.eval_every * self.steps_per_epoch
+        return 0 < done < self.steps and done % period == 0
 
     def rows_of(self, step: int) -> int:
         """Return the size of the step's global batch; the last of an epoch may be short."""

@@ -23,6 +23,7 @@ from manyhands.training.caveats import causes_of, warnings_of
 from manyhands.verification.verify import verify
 
 HERE = f"{Path(__file__).parent / 'promised.py'}"
+TINY = f"{Path(__file__).parents[2] / 'conformance/tiny.py'}"
 WARNS = "several workers will not give the answer of one: "
 
 
@@ -219,3 +220,14 @@ def test_verify_knows_the_cause_that_train_warns_of(name: str) -> None:
     assert not verdict.equal
     assert [f"{WARNS}{verdict.cause}"] == list(preflight(config).warnings)
     assert verdict.candidates[0] == verdict.cause
+
+
+@pytest.mark.parametrize("engine", ["threads", "mpi"])
+def test_workers_draw_what_one_worker_draws(engine: str, train, capfd) -> None:  # type: ignore[no-untyped-def]
+    options = {"batch_size": 13, "steps": 4, "dtype": "float64"}
+    config = resolve(f"{TINY}:draws", {**options, "engine": engine, "workers": 2})
+    assert verify(config).equal
+    alone, shared = (train(f"{TINY}:draws", engine=engine, workers=workers, steps=3, exact=True) for workers in (1, 2))
+    assert alone.weights_sha256 == shared.weights_sha256
+    assert alone.warnings == shared.warnings == []
+    assert "warning" not in capfd.readouterr().err

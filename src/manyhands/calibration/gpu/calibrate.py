@@ -36,7 +36,7 @@ from manyhands.run import preflight
 from manyhands.tasks import load
 from manyhands.tasks.load import check_not_importing
 from manyhands.tasks.setup import device_of
-from manyhands.training.plan import NEVER, Plan
+from manyhands.training.plan import AT_END, Plan
 
 LINK = "nvlink"
 """Link that joins the GPUs of a formula, unless another is named."""
@@ -171,7 +171,7 @@ def _prepare(name: str, device: str) -> _GpuBench:
     )  # one row has no variance
     data = ready.data.to(here)
     counts = count(ready.replica, config, data.train)
-    slow = {"lr": RATE * config.lr, "eval_every": NEVER, "warmup": 0.0, "lr_decay": "none", "checkpoint_every": 0}
+    slow = {"lr": RATE * config.lr, **AT_END, "warmup": 0.0, "lr_decay": "none", "checkpoint_every": 0}
     gpu = GpuTask(task, config.model_copy(update=slow), data, here)
     points = [GpuPoint(rows) for rows in gpu_rows(batch, len(train), least, config.micro_batch)]
     return _GpuBench(name, gpu, ready.replica, counts, batch, points)
