@@ -21,6 +21,7 @@ from manyhands.machine.load import CoreMeter
 from manyhands.record.run import RunDir, RunRecord, new_id, open_run
 from manyhands.record.status import noting_failure, own_run
 from manyhands.replica import Batch, Replica
+from manyhands.replica.batchnorm import first_norm
 from manyhands.replica.traits import traits_of
 from manyhands.request import newest_to_resume, resolve, resume_config
 from manyhands.sync.base import check_features
@@ -162,6 +163,11 @@ def try_step(config: RunConfig, task: Task | None = None) -> Ready:
     strategy = sync.make(config.sync)
     check_features(strategy, launcher.features, config.engine)
     check(strategy.exact or not config.exact, f"--exact needs an exact sync, and '{config.sync}' is not one")
+    check(
+        config.precision != "fp16" or strategy.lockstep,
+        f"fp16 leaves out a step in which some gradient overflows, which workers of '{config.sync}' cannot agree on, "
+        "since they do not wait for each other; use --precision bf16",
+    )
     device = trial_device(config)
     started = time.perf_counter()
     data = load_data(task, config, scan=launcher.leads)
@@ -207,7 +213,7 @@ def _check_slices(config: RunConfig, replica: Replica, data: Dataset) -> None:
     try:
         traits_of(replica.module, x[:1])
     except ValueError:
-        layer = traits.batch_statistics[0] if traits.batch_statistics else "a BatchNorm layer"
+        layer = first_norm(replica.module) or traits.batch_statistics[0]
         if replica.meets and single[0]:
             raise UserError(
                 f"{layer} cannot normalise a single row, which is all that some global batch has: {len(data.train)} "

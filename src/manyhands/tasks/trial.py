@@ -110,7 +110,7 @@ def _loss(task: Task, module: nn.Module, out: Tensor, y: Tensor, config: RunConf
     if isinstance(task.loss, type):
         what += f" (give an instance, loss={task.loss.__name__}())"
     elif callable(task.loss):
-        _check_takes(task.loss, "loss", "output, target", config)
+        _check_takes(task.loss_with(module), "loss", "output, target", config)
     with saying(what, config), warnings.catch_warnings():
         warnings.filterwarnings("error", BROADCAST)
         loss = criterion_of(task, module).loss(out, y)

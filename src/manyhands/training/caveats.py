@@ -177,7 +177,7 @@ def reasons(causes: Iterable[Cause], config: RunConfig) -> list[str]:
 
 def _hint(config: RunConfig, cause: Cause) -> str:
     if cause.kind == "rows" and any(f"({kind.__name__})" in cause.layer for kind in GLOBAL):
-        return "; --batchnorm global normalises over the rows of all workers"
+        return "; --batchnorm global normalises over the rows of all workers, and --exact fixes the slices"
     shared_generator = cause.kind == "random" and config.engine in ("threads", "hybrid")
     never_equal = shared_generator or cause.kind in NEVER_EXACT
     return "" if never_equal else "; --exact fixes the slices, so that every number of workers gives the same"
