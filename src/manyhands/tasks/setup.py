@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from manyhands import sync
 from manyhands.config import RunConfig
-from manyhands.data import Dataset, SampleSplit, as_dataset, load
+from manyhands.data import Dataset, SampleSplit, Split, as_dataset, load
 from manyhands.data.checks import check_finite, check_labels
 from manyhands.errors import TaskFileFailed, UserError, check
 from manyhands.replica import Replica, build
@@ -123,10 +123,18 @@ def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.dev
         )
 
 
+def can_stack(data: Dataset) -> bool:
+    """Tell whether several networks can get different rows of the data at once: arrays of one input and one label."""
+    split = data.train
+    return isinstance(split, Split) and isinstance(split.x, Tensor) and split.labels is not None and data.classes > 0
+
+
 def make_stack(
     task: Task, config: RunConfig, data: Dataset, device: torch.device, parts: Iterable[Dataset]
 ) -> Stack | None:
     """Build a network from the seed for each of `parts` of the data, and stack them; None if they cannot be stacked."""
+    if not can_stack(data):
+        return None
     dtype, modules = getattr(torch, config.dtype), []
     for part in parts:
         with seeded(config.seed):
