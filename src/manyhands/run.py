@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from manyhands import launch, sync, tasks
 from manyhands.config import RunConfig
-from manyhands.data import Dataset
+from manyhands.data import Dataset, SampleSplit
+from manyhands.data.checks import unsteady
 from manyhands.data.order import cut
 from manyhands.errors import UserError, check, listed
 from manyhands.launch.base import Launcher, Observer
@@ -21,6 +22,8 @@ from manyhands.machine.load import CoreMeter
 from manyhands.record.run import RunDir, RunRecord, new_id, open_run
 from manyhands.record.status import noting_failure, own_run
 from manyhands.replica import Batch, Replica
+from manyhands.replica.batchnorm import first_norm
+from manyhands.replica.nested import moved
 from manyhands.replica.traits import traits_of
 from manyhands.request import newest_to_resume, resolve, resume_config
 from manyhands.sync.base import check_features
@@ -96,6 +99,10 @@ def execute(
     size, samples, explains = config.batch_size, len(data.train), launcher.leads and not keep_weights
     if explains and size != "full" and size > samples:
         _say(f"a batch of {size} is more than the {samples} training samples; every step takes all {samples}")
+    for note in data.notes if explains else ():
+        _say(note)
+    if explains and config.data_workers and not isinstance(data.train, SampleSplit):
+        _say("--data-workers does nothing here: the data is in memory, not read sample by sample")
     if explains and config.init and not resume:
         _say_untaken(replica, config.init)
     config = with_chosen_threads(config, data, replica, meter, _say)
@@ -162,6 +169,11 @@ def try_step(config: RunConfig, task: Task | None = None) -> Ready:
     strategy = sync.make(config.sync)
     check_features(strategy, launcher.features, config.engine)
     check(strategy.exact or not config.exact, f"--exact needs an exact sync, and '{config.sync}' is not one")
+    check(
+        config.precision != "fp16" or strategy.lockstep,
+        f"fp16 leaves out a step in which some gradient overflows, which workers of '{config.sync}' cannot agree on, "
+        "since they do not wait for each other; use --precision bf16",
+    )
     device = trial_device(config)
     started = time.perf_counter()
     data = load_data(task, config, scan=launcher.leads)
@@ -183,18 +195,20 @@ def try_step(config: RunConfig, task: Task | None = None) -> Ready:
         check_norms(config, replica)
         check_own_optimizer(config, task, replica)
         check_rates(replica, plan)
-        rows = slice(0, min(2, samples))
-        x, y = data.train.batch(rows, replica.params.dtype)
-        replica.forward_backward(Batch(x, y).to(device), 1.0)
+        rows = min(2, samples)
+        x, y = data.train.batch(slice(0, rows), replica.params.dtype)
+        replica.forward_backward(Batch(x, y, told_rows=rows).to(device), 1.0)
         _check_slices(config, replica, data)
-        warnings = [*warnings_of(config, task, replica, data), *notes_of(config, replica)]
+        warnings = [*warnings_of(config, task, replica, data), *notes_of(config, replica), *unsteady(data)]
     return Ready(data, replica, read_s, warnings)
 
 
 def _check_slices(config: RunConfig, replica: Replica, data: Dataset) -> None:
     """Refuse models that cannot share a batch: with shared random numbers, or statistics over a single row."""
-    x, _ = data.train.batch(slice(0, min(2, len(data.train))), replica.params.dtype)
-    x = x.to(replica.params.device)
+    rows = min(2, len(data.train))
+    x, single_x = (
+        moved(data.train.batch(slice(0, n), replica.params.dtype)[0], replica.params.device) for n in (rows, 1)
+    )
     traits = traits_of(replica.module, x)
     check(
         not (traits.global_random and config.exact and config.engine in ("threads", "hybrid")),
@@ -205,9 +219,9 @@ def _check_slices(config: RunConfig, replica: Replica, data: Dataset) -> None:
     if not (replica.meets and single[0]) and not (traits.batch_statistics and single[1]):
         return
     try:
-        traits_of(replica.module, x[:1])
+        traits_of(replica.module, single_x)
     except ValueError:
-        layer = traits.batch_statistics[0] if traits.batch_statistics else "a BatchNorm layer"
+        layer = first_norm(replica.module) or traits.batch_statistics[0]
         if replica.meets and single[0]:
             raise UserError(
                 f"{layer} cannot normalise a single row, which is all that some global batch has: {len(data.train)} "

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from manyhands.comm.self_ import SelfComm
 from manyhands.config import RunConfig
 from manyhands.crossval.units import Unit
-from manyhands.data import Dataset, Split
+from manyhands.data import AnySplit, Dataset, Split
 from manyhands.errors import Diverged
 from manyhands.record.run import Pulse
 from manyhands.replica.random import mix_key
@@ -38,7 +38,7 @@ class TrainedFold(NamedTuple):
     steps: int
 
 
-def plans_of(units: Sequence[Unit], config: RunConfig, train: Split) -> list[Plan]:
+def plans_of(units: Sequence[Unit], config: RunConfig, train: AnySplit) -> list[Plan]:
     """Return the training plan of each model, as for one worker."""
     return [Plan(config, train.rows(unit.train), 0, 1) for unit in units]
 
@@ -68,6 +68,7 @@ def train_stacked(
     width = longest if config.batch_size == "full" else min(config.batch_size, longest)
     if 0 < config.micro_batch < width and not isinstance(models, FusedStack):
         return None  # random layers draw by a row's position in the whole batch
+    assert isinstance(data.train, Split)
     plan, split = plans[0], replace(data.train, copies=1)
     begun = shown = time.perf_counter()
     losses: list[Tensor] = []
@@ -116,7 +117,7 @@ def _epoch(
     return rows.to(like.device), weights.to(like.device)
 
 
-def _forward_backward(models: Stack, split: Split, pieces: Iterable[tuple[Tensor, ...]], key: int) -> Tensor:
+def _forward_backward(models: Stack, split: AnySplit, pieces: Iterable[tuple[Tensor, ...]], key: int) -> Tensor:
     """Set `models.grads` to the sum over the pieces of a batch; return each model's loss."""
     total, losses = None, None
     for rows, weights in pieces:

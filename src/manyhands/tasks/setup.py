@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from manyhands import sync
 from manyhands.config import RunConfig
-from manyhands.data import Dataset, SampleSplit, as_dataset, load
+from manyhands.data import Dataset, SampleSplit, Split, as_dataset, load
 from manyhands.data.checks import check_finite, check_labels
 from manyhands.errors import TaskFileFailed, UserError, check
 from manyhands.replica import Replica, build
 from manyhands.replica.criterion import Criterion, as_criterion
 from manyhands.replica.elementwise import with_grain
 from manyhands.replica.nested import moved
-from manyhands.replica.optimizer.groups import ELEMENTS, Recipe
+from manyhands.replica.optimizer.groups import ELEMENTS, OptimizerRecipe
 from manyhands.replica.stacked import Stack, stack
 from manyhands.tasks.base import Task
 from manyhands.tasks.groups import named_groups
@@ -123,10 +123,18 @@ def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.dev
         )
 
 
+def can_stack(data: Dataset) -> bool:
+    """Tell whether several networks can get different rows of the data at once: arrays of one input and one label."""
+    split = data.train
+    return isinstance(split, Split) and isinstance(split.x, Tensor) and split.labels is not None and data.classes > 0
+
+
 def make_stack(
     task: Task, config: RunConfig, data: Dataset, device: torch.device, parts: Iterable[Dataset]
 ) -> Stack | None:
     """Build a network from the seed for each of `parts` of the data, and stack them; None if they cannot be stacked."""
+    if not can_stack(data):
+        return None
     dtype, modules = getattr(torch, config.dtype), []
     for part in parts:
         with seeded(config.seed):
@@ -145,9 +153,9 @@ def make_stack(
     )
 
 
-def recipe_of(task: Task, config: RunConfig, module: nn.Module) -> Recipe:
+def recipe_of(task: Task, config: RunConfig, module: nn.Module) -> OptimizerRecipe:
     """Return how the run updates the weights of a network."""
-    return Recipe(
+    return OptimizerRecipe(
         lambda params: task.make_optimizer(params, config),
         task=config.task,
         groups=named_groups(task, config, module),

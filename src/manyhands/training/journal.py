@@ -192,6 +192,7 @@ def pulse_of(
         samples_per_s=rate,
         eta_s=(samples - done) / max(rate, 1e-9),
         compute_s=split.compute_s,
+        data_s=split.gather_s,
         comm_s=split.comm_s,
         wait_s=split.wait_s,
     )

@@ -82,7 +82,10 @@ import numpy as np
 from torch import nn
 from manyhands import Task
 
-norm = Task(model=lambda d: nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.BatchNorm1d(16), nn.Linear(16, 10)))
+norm = Task(
+    model=lambda d: nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.BatchNorm1d(16), nn.Linear(16, 10)),
+    batchnorm="local",
+)
 
 class Net(nn.Module):
     def __init__(self):

@@ -30,6 +30,7 @@ from manyhands.record.calibration import (
 )
 from manyhands.record.files import alone_in, write_atomically
 from manyhands.replica import Replica
+from manyhands.replica.nested import moved
 from manyhands.replica.traits import traits_of
 from manyhands.request import absolute, resolve
 from manyhands.run import preflight
@@ -167,7 +168,7 @@ def _prepare(name: str, device: str) -> _GpuBench:
     train, batch = ready.data.train, Plan(config, ready.data.train, 0, 1).batch_size
     x, _ = train.batch(slice(0, min(2, len(train))), ready.replica.params.dtype)
     least = (
-        2 if traits_of(ready.replica.module, x.to(here)).batch_statistics or ready.replica.meets else 1
+        2 if traits_of(ready.replica.module, moved(x, here)).batch_statistics or ready.replica.meets else 1
     )  # one row has no variance
     data = ready.data.to(here)
     counts = count(ready.replica, config, data.train)
