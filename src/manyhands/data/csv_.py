@@ -1,15 +1,9 @@
-"""Comma-separated files with a header: a column of text, or columns of numbers, and a column of labels.
-
-A text becomes the count of each of its words, hashed to a fixed number of places (Weinberger et al. 2009). The hash
-needs no vocabulary, so a word counts the same in every file and on every worker.
-"""
+"""Comma-separated files with a header: a column of text, or columns of numbers, and a column of labels."""
 
 import csv
 import io
 import math
 import os
-import re
-import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,20 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhands.data.memory import check_size
+from manyhands.data.readers.labels import Ints, class_names, class_numbers, hold_out, shorten
+from manyhands.data.readers.words import WORDS, check_words, hashed
 from manyhands.data.split import Dataset, Split
 from manyhands.errors import UserError, check, listed, unknown
-
-WORDS = 1024
-LARGEST_COUNT = 255
-
-HELD_OUT = 6
-"""One row of six is held out for the test, evenly over the classes, as from other files without a test set."""
-
-# A sign is a word too, so that no text is without words, and an emoji or a # counts.
-WORD = r"\w+|[^\w\s]"
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class TextTable(NamedTuple):
@@ -73,7 +57,7 @@ def load_csv(
     check(text != label, f"text and label of csv must be two columns, got '{label}' for both")
     y, classes = _classes(table, label)
     x = _numbers(table, label) if text is None else _hashed(table, text, WORDS if words is None else words)
-    for_train, for_test = _hold_out(y, classes, f"column '{label}' of '{file}'")
+    for_train, for_test = hold_out(y, classes, f"column '{label}' of '{file}'")
     return Dataset(name="csv", train=_split(x, y, for_train), test=_split(x, y, for_test), classes=classes)
 
 
@@ -120,36 +104,21 @@ def _check_header(header: Sequence[str], file: Path) -> None:
     check(twice is None, f"two columns of '{file}' are named '{twice}'; rename one")
     check(
         not all(map(_is_number, named)),
-        f"the first line of '{file}' must name the columns, but it is '{_shown(','.join(header))}'",
+        f"the first line of '{file}' must name the columns, but it is '{shorten(','.join(header))}'",
     )
 
 
 def _classes(table: TextTable, name: str) -> tuple[Ints, int]:
-    """Return the class of each row and the number of classes; labels are ordered as whole numbers, or else as text."""
+    """Return the class of each row and the number of classes."""
     labels = _filled(table, name)
-    different = set(labels)
-    check(
-        len(different) > 1,
-        f"every row of column '{name}' of '{table.file}' is '{_shown(labels[0])}', but there must be at least "
-        f"two classes",
-    )
-    whole = all(re.fullmatch(r"-?[0-9]{1,18}", label) for label in different)
-    ordered = sorted(different, key=lambda label: (int(label) if whole else 0, label))
-    number = {label: i for i, label in enumerate(ordered)}
-    return np.array([number[label] for label in labels], np.int64), len(ordered)
+    names = class_names(labels, f"column '{name}' of '{table.file}'")
+    return class_numbers(labels, names), len(names)
 
 
 def _hashed(table: TextTable, name: str, words: int) -> Tensor:
-    # Late, since it takes longer to import than most files to read.
-    from sklearn.feature_extraction.text import HashingVectorizer  # type: ignore[import-untyped, unused-ignore]
-
     texts = _filled(table, name)
-    check(words >= 1, f"words of csv must be at least 1, got {words}")
-    check_size(words * len(texts), 1, f"'{table.file}' with words={words}", "ask for fewer words")
-    hashing = HashingVectorizer(n_features=words, token_pattern=WORD, norm=None, alternate_sign=False)
-    counts = hashing.transform(texts)
-    counts.data = np.minimum(counts.data, LARGEST_COUNT)
-    return torch.from_numpy(counts.astype(np.uint8).toarray())
+    check_words(words, len(texts), "csv", f"'{table.file}'")
+    return hashed(texts, words)
 
 
 def _numbers(table: TextTable, label: str) -> Tensor:
@@ -166,7 +135,7 @@ def _floats(table: TextTable, name: str) -> np.ndarray[Any, np.dtype[np.float64]
     bad = next((i for i, cell in enumerate(cells) if not _is_number(cell)), None)
     if bad is not None:
         raise UserError(
-            f"line {table.lines[bad]} of '{table.file}' has '{_shown(cells[bad])}' in column '{name}', which is no "
+            f"line {table.lines[bad]} of '{table.file}' has '{shorten(cells[bad])}' in column '{name}', which is no "
             f"finite number; for a column of text add text={name}"
         )
     return np.array([float(cell) for cell in cells])  # numpy reads fewer ways to write a number than Python does
@@ -179,35 +148,12 @@ def _is_number(cell: str) -> bool:
         return False
 
 
-def _shown(cell: str) -> str:
-    """Return a cell as part of a sentence: on one line, and not too long."""
-    return textwrap.shorten(cell, 60, placeholder="…")
-
-
 def _filled(table: TextTable, name: str) -> list[str]:
     """Return the cells of a column, none of which may be empty."""
     cells = table.column(name)
     if "" in cells:
         raise UserError(f"line {table.lines[cells.index('')]} of '{table.file}' has nothing in column '{name}'")
     return cells
-
-
-def _hold_out(y: Ints, classes: int, what: str) -> tuple[Ints, Ints]:
-    """Return the rows to train on and those to test on, both shuffled; every class keeps a row to train on."""
-    order = np.random.Generator(np.random.PCG64(0)).permutation(len(y))
-    shuffled = y[order]
-    by_class = np.argsort(shuffled, kind="stable")
-    spare = np.delete(by_class, np.searchsorted(shuffled[by_class], np.arange(classes)))
-    check(
-        len(spare) > 0,
-        f"the {len(y)} rows of {what} are all different, but a label must have rows both to train and to test on",
-    )
-    num_test = min(len(spare), max(1, len(y) // HELD_OUT))
-    # Evenly spaced among rows that are ordered by class, so that each class gives its share.
-    taken = spare[(2 * np.arange(num_test) + 1) * len(spare) // (2 * num_test)]
-    for_test = np.zeros(len(y), bool)
-    for_test[taken] = True
-    return order[~for_test], order[for_test]
 
 
 def _split(x: Tensor, y: Ints, rows: Ints) -> Split:

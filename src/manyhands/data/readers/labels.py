@@ -1,0 +1,60 @@
+"""Labels of any kind as class numbers, and the pick of the rows that are held out for the test."""
+
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from manyhands.errors import check
+
+HELD_OUT = 6
+"""One row of six is held out for the test, evenly over the classes, as from other files without a test set."""
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def class_names(labels: Sequence[str], what: str) -> list[str]:
+    """Return the different labels of `what` in the order of their numbers: as whole numbers, or else as text."""
+    different = set(labels)
+    check(
+        len(different) > 1,
+        f"every row of {what} is '{shorten(labels[0])}', but there must be at least two classes",
+    )
+    whole = all(re.fullmatch(r"-?[0-9]{1,18}", label) for label in different)
+    return sorted(different, key=lambda label: (int(label) if whole else 0, label))
+
+
+def class_numbers(labels: Sequence[str], names: Sequence[str]) -> Ints:
+    """Return the class of every label, all of which are among `names`."""
+    number = {name: i for i, name in enumerate(names)}
+    return np.array([number[label] for label in labels], np.int64)
+
+
+def hold_out(y: Ints, classes: int, what: str) -> tuple[Ints, Ints]:
+    """Return the rows to train on and those to test on, both shuffled; every class keeps a row to train on."""
+    order = shuffled(len(y))
+    mixed = y[order]
+    by_class = np.argsort(mixed, kind="stable")
+    spare = np.delete(by_class, np.searchsorted(mixed[by_class], np.arange(classes)))
+    check(
+        len(spare) > 0,
+        f"the {len(y)} rows of {what} are all different, but a label must have rows both to train and to test on",
+    )
+    num_test = min(len(spare), max(1, len(y) // HELD_OUT))
+    # Evenly spaced among rows that are ordered by class, so that each class gives its share.
+    taken = spare[(2 * np.arange(num_test) + 1) * len(spare) // (2 * num_test)]
+    for_test = np.zeros(len(y), bool)
+    for_test[taken] = True
+    return order[~for_test], order[for_test]
+
+
+def shuffled(n: int) -> Ints:
+    """Return the one order in which rows of files are taken: files are often sorted by their label."""
+    return np.random.Generator(np.random.PCG64(0)).permutation(n)
+
+
+def shorten(cell: str) -> str:
+    """Return a cell as part of a sentence: on one line, and not too long."""
+    return textwrap.shorten(cell, 60, placeholder="…")
