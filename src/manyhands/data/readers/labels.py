@@ -50,6 +50,14 @@ def hold_out(y: Ints, classes: int, what: str) -> tuple[Ints, Ints]:
     return order[~for_test], order[for_test]
 
 
+def hold_out_any(labels: Ints | None, rows: int, what: str) -> tuple[Ints, Ints]:
+    """Return rows to train on and rows to test on, evenly over the labels where several rows have the same."""
+    check(rows >= 2, f"{what} has {rows} rows, but needs at least two, since one sixth is held out for the test")
+    numbers = np.zeros(rows, np.int64) if labels is None else np.unique(labels, return_inverse=True)[1]
+    different = int(numbers.max()) + 1
+    return hold_out(numbers, different, what) if different < rows else hold_out(np.zeros_like(numbers), 1, what)
+
+
 def shuffled(n: int) -> Ints:
     """Return the one order in which rows of files are taken: files are often sorted by their label."""
     return np.random.Generator(np.random.PCG64(0)).permutation(n)
