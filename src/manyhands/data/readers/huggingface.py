@@ -89,8 +89,9 @@ class HubRows:
             return value_of(piece, column)
         stored = piece.column(column)[0].as_py()
         picture = Picture(Path(stored["path"] or ""), data=stored["bytes"])
-        where = piece.place(column, 0) if stored["bytes"] is not None else picture.what
-        return as_fractions(decoded(picture._replace(name=where), "RGB"))
+        if picture.data is not None:
+            picture = picture._replace(name=piece.place(column, 0))
+        return as_fractions(decoded(picture, "RGB"))
 
 
 def _is_table(value: Any) -> bool:

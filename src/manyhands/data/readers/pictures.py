@@ -30,7 +30,7 @@ class Picture(NamedTuple):
 
     file: Path
     name: str = ""
-    """Its name inside the file, where it is a part."""
+    """Its name inside the file, where it is a part; or the words for it, where its bytes are in memory."""
     start: int = 0
     length: int | None = None
     data: bytes | None = None
@@ -39,6 +39,8 @@ class Picture(NamedTuple):
     @property
     def what(self) -> str:
         """Return what it is called in an error."""
+        if self.data is not None:
+            return self.name
         return f"'{self.name}' of '{self.file}'" if self.name else f"'{self.file}'"
 
     def open(self) -> BinaryIO:

@@ -18,7 +18,7 @@ from torch import Tensor
 from manyhands.data.arrays import PARSING, as_tensor
 from manyhands.data.readers.columns import names_in
 from manyhands.data.readers.extras import check_installed
-from manyhands.data.readers.labels import class_names, class_numbers, hold_out, shorten, shuffled
+from manyhands.data.readers.labels import class_names, class_numbers, hold_out_any, shorten, shuffled
 from manyhands.data.readers.parts import by_name, files_in
 from manyhands.data.readers.pictures import SUFFIXES, Pictures, read_range
 from manyhands.data.readers.shards import Member, Sample, index_shards
@@ -57,8 +57,7 @@ def load_tar(
     values = [[(sample.target, _target(sample.target)) for sample in part] for part in parts]
     ys, classes = _targets(values, f"the members {target} of '{source}'")
     if not parts[1]:
-        y = ys[0].numpy() if classes else np.zeros(len(ys[0]), np.int64)
-        rows = hold_out(y, max(1, classes), f"'{source}'")
+        rows = hold_out_any(ys[0].numpy() if classes else None, len(ys[0]), f"'{source}'")
         parts, ys = [[parts[0][i] for i in part] for part in rows], [ys[0][torch.from_numpy(part)] for part in rows]
     else:
         order = [shuffled(len(part)) for part in parts]
