@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from manyhands.advice.advise import advise
     from manyhands.crossval.record import CrossvalRecord
     from manyhands.crossval.run import cross_validate
-    from manyhands.data import Dataset, Split
+    from manyhands.data import Dataset, SampleSplit, Split
     from manyhands.record.run import Pulse, RunRecord
     from manyhands.record.sweep import SweepRecord
     from manyhands.run import train
@@ -27,6 +27,7 @@ __all__ = [
     "Dataset",
     "Pulse",
     "RunRecord",
+    "SampleSplit",
     "Split",
     "SweepRecord",
     "Task",
@@ -47,6 +48,7 @@ __getattr__, __dir__ = lazy(
         "Dataset": "data",
         "Pulse": "record.run",
         "RunRecord": "record.run",
+        "SampleSplit": "data",
         "Split": "data",
         "SweepRecord": "record.sweep",
         "Task": "tasks",

@@ -143,6 +143,11 @@ def make_config(values: dict[str, Any]) -> RunConfig:
         config.warmup == 0 or config.steps > 0 or config.warmup < config.epochs,
         f"a warmup of {config.warmup:g} epochs must be shorter than the run's {config.epochs}",
     )
+    check(
+        config.precision == "fp32" or config.dtype == "float32",
+        f"precision {config.precision} shortens the products of float32, and leaves those of {config.dtype} as they "
+        "are; leave one of the two out",
+    )
     if config.exact:
         check(config.lanes.bit_count() == 1, f"lanes must be a power of two, got {config.lanes}")
         check(

@@ -27,7 +27,7 @@ from manyhands.tasks import Task
 from manyhands.tasks.load import check_not_importing, name_of
 from manyhands.tasks.setup import load_data, make_replica, trial_device
 from manyhands.tasks.trial import saying, try_parts
-from manyhands.training.caveats import check_own_optimizer, warnings_of
+from manyhands.training.caveats import check_norms, check_own_optimizer, notes_of, warnings_of
 from manyhands.training.checkpoint import check_fits, check_workers, newest_sound, read_cursor
 from manyhands.training.job import Job
 from manyhands.training.loop import train_rank
@@ -173,11 +173,12 @@ def try_step(config: RunConfig, task: Task | None = None) -> Ready:
     check_own_optimizer(config, task, device)
     with saying("a trial step failed", config):
         replica = make_replica(task, config, data, device)
+        check_norms(config, replica)
         rows = slice(0, min(2, samples))
         x, y = data.train.batch(rows, replica.params.dtype)
         replica.forward_backward(Batch(x, y).to(device), 1.0)
         _check_slices(config, replica, data)
-        warnings = warnings_of(config, task, replica, data)
+        warnings = [*warnings_of(config, task, replica, data), *notes_of(config, replica)]
     return Ready(data, replica, read_s, warnings)
 
 
@@ -191,22 +192,34 @@ def _check_slices(config: RunConfig, replica: Replica, data: Dataset) -> None:
         "--exact cannot share out a model that draws from a process-wide generator among threads; "
         "use nn.Dropout layers, or --engine mpi",
     )
-    if not traits.batch_statistics or _smallest_slice(config, len(data.train)) > 1:
+    single = [1 in _global_batches(config, len(data.train)), _smallest_slice(config, len(data.train)) == 1]
+    if not (replica.meets and single[0]) and not (traits.batch_statistics and single[1]):
         return
     try:
         traits_of(replica.module, x[:1])
     except ValueError:
+        layer = traits.batch_statistics[0] if traits.batch_statistics else "a BatchNorm layer"
+        if replica.meets and single[0]:
+            raise UserError(
+                f"{layer} cannot normalise a single row, which is all that some global batch has: {len(data.train)} "
+                "samples leave a last batch of one; use another --batch-size"
+            ) from None
         raise UserError(
-            f"{traits.batch_statistics[0]} cannot normalise a single row, which is what some worker or lane would get "
+            f"{layer} cannot normalise a single row, which is what some worker or lane would get "
             f"of a batch; use another --batch-size or --micro-batch, or fewer workers"
         ) from None
 
 
+def _global_batches(config: RunConfig, samples: int) -> tuple[int, ...]:
+    """Return the rows of a whole batch, and of a short one at the end of an epoch, which may be 0."""
+    size = samples if config.batch_size == "full" else min(config.batch_size, samples)
+    return size, samples % size
+
+
 def _smallest_slice(config: RunConfig, samples: int) -> int:
     """Return the smallest number of rows above 0 that a worker or lane computes at once in an epoch."""
-    size = samples if config.batch_size == "full" else min(config.batch_size, samples)
     parts = config.lanes if config.exact else config.size
-    cuts = [cut(rows, parts, i) for rows in (size, samples % size) for i in range(parts)]
+    cuts = [cut(rows, parts, i) for rows in _global_batches(config, samples) for i in range(parts)]
     widths = [stop - start for start, stop in cuts if stop > start]
     micro = config.micro_batch
     return min((width % micro or micro) if 0 < micro < width else width for width in widths)

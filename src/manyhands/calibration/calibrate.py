@@ -211,7 +211,9 @@ def _prepare(name: str, engines: Sequence[str], most: int) -> _Measured:
     train = ready.data.train
     samples, batch = len(train), Plan(config, train, 0, 1).batch_size
     x, _ = train.batch(slice(0, min(2, samples)), ready.replica.params.dtype)
-    least = 2 if traits_of(ready.replica.module, x).batch_statistics else 1  # one row has no variance
+    least = (
+        2 if traits_of(ready.replica.module, x).batch_statistics or ready.replica.meets else 1
+    )  # one row has no variance
     check(
         least * most <= samples,
         f"{most} ranks cannot share the {samples} training samples of '{name}'; give fewer --ranks, or another task",

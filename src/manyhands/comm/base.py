@@ -25,6 +25,8 @@ class Comm(ABC):
     `p2p` sends and receives, `any-source` receives from whichever rank sends first, `split` makes sub-groups, and
     `servers` allows ranks beyond the workers.
     """
+    meets_in_passes: bool = True
+    """Whether ranks can make calls inside autograd's backward pass."""
     clock: Callable[[], float] = time.perf_counter
     """Returns the time in seconds: real time, unless the ranks are simulated."""
 

@@ -200,6 +200,7 @@ class SimComm(Comm):
     """A virtual rank's end of a group."""
 
     features = frozenset({"p2p", "any-source", "split", "servers"})
+    meets_in_passes = False  # a rank cannot be suspended in the middle of autograd's own code
 
     def __init__(self, group: _Group, rank: int) -> None:
         self.rank, self.size, self._group = rank, len(group.ranks), group

@@ -32,6 +32,14 @@ class TracedComm(Comm):
         """Seconds of each collective call; entry n is the same call on every rank."""
         self.p2p_s = 0.0
 
+    def absorb(self, other: "TracedComm") -> None:
+        """Add what another tracer of this rank has counted, and let it start anew."""
+        self.bytes_sent += other.bytes_sent
+        self.messages += other.messages
+        self.collective_s += other.collective_s
+        self.p2p_s += other.p2p_s
+        other.forget()
+
     def all_reduce_(self, t: Tensor) -> None:
         start = self._begin(t, 2 * t.nbytes * (self.size - 1) // self.size)
         self.inner.all_reduce_(t)

@@ -2,6 +2,7 @@
 
 import threading
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy import ma  # whose import parses syntax: before ranks run in threads
 from torch import Tensor
 
 from manyhands.errors import UserError, check, kind_of
+from manyhands.replica.nested import Nested
 
 PARSING = threading.RLock()
 """Held while numpy reads a file: it parses the header as Python syntax, and threads that do so at the same time fail
@@ -37,3 +39,29 @@ def as_tensor(values: Any, what: str) -> Tensor:
         # A memory map may be larger than the memory, so it is taken as it is.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(array)
+
+
+def as_tensors(nested: Any, what: str) -> Nested:
+    """Return the same nest of dicts, tuples and lists with every array as a tensor; None stays."""
+    if nested is None:
+        return None
+    if isinstance(nested, dict):
+        return {name: as_tensors(part, _part(what, name)) for name, part in nested.items()}
+    of_parts = isinstance(nested, list) and any(isinstance(part, Tensor | np.ndarray | dict) for part in nested)
+    if isinstance(nested, tuple) or of_parts:
+        parts = [as_tensors(part, _part(what, i)) for i, part in enumerate(nested)]
+        return type(nested)(*parts) if hasattr(nested, "_fields") else type(nested)(parts)
+    return as_tensor(nested, what)
+
+
+def named_tensors(nested: Nested, what: str) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a nest, each with its name in errors."""
+    if isinstance(nested, Tensor):
+        yield what, nested
+    elif isinstance(nested, dict | tuple | list):
+        for name, part in nested.items() if isinstance(nested, dict) else enumerate(nested):
+            yield from named_tensors(part, _part(what, name))
+
+
+def _part(what: str, name: Any) -> str:
+    return f"{what}, part {name!r},"

@@ -15,7 +15,7 @@ from manyhands.data.mnist import load_mnist
 from manyhands.data.readers.features import load_arrow, load_parquet
 from manyhands.data.readers.images import images
 from manyhands.data.readers.tar import load_tar
-from manyhands.data.split import Dataset, Split
+from manyhands.data.split import AnySplit, Dataset, Split
 from manyhands.data.synthetic import load_synthetic
 from manyhands.data.tweets import load_tweets
 from manyhands.errors import UserError, check, unknown
@@ -84,7 +84,7 @@ def _limited(
     """
     dataset = loader(*path, **options)
 
-    def first(split: Split, rows: int | None, option: str) -> Split:
+    def first(split: AnySplit, rows: int | None, option: str) -> AnySplit:
         if rows is None:
             return split
         check(1 <= rows <= len(split), f"{option} of {dataset.name} must be between 1 and {len(split)}, got {rows}")
@@ -113,6 +113,7 @@ def _path_and_options(text: str, owner: str, types: Mapping[str, type]) -> tuple
 
 
 def _resized(dataset: Dataset, image_size: int) -> Dataset:
+    check(isinstance(dataset.train, Split), f"image-size {image_size} works with images in memory only")
     shape = dataset.shape
     check(
         len(shape) == 3 and shape[1] == shape[2],
@@ -122,4 +123,6 @@ def _resized(dataset: Dataset, image_size: int) -> Dataset:
     listed = ", ".join(map(str, allowed))
     check(image_size in allowed, f"the image size of {dataset.name} must be one of {listed}, got {image_size}")
     zoom = image_size // shape[1]
-    return replace(dataset, train=replace(dataset.train, zoom=zoom), test=replace(dataset.test, zoom=zoom))
+    train, test = dataset.train, dataset.test
+    assert isinstance(train, Split) and isinstance(test, Split)  # noqa: PT018
+    return replace(dataset, train=replace(train, zoom=zoom), test=replace(test, zoom=zoom))

@@ -5,10 +5,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from manyhands.data.split import Dataset, Split
+from manyhands.data.arrays import named_tensors
+from manyhands.data.samples.split import SampleSplit
+from manyhands.data.split import MAX_CLASSES, Dataset, Split
 from manyhands.errors import UserError, check
+from manyhands.replica.nested import Nested, tensors_in
 
-MAX_CLASSES = 1_000_000
 SCAN_VALUES = 1 << 20
 
 
@@ -37,19 +39,54 @@ def assemble(name: str, train: NamedArrays, test: NamedArrays) -> Dataset:
 
 
 def check_labels(dataset: Dataset) -> None:
-    """Refuse an empty split and a label outside the classes."""
+    """Refuse an empty split, a label outside the classes, and labels that are not the samples' targets."""
     for what, split in (("training", dataset.train), ("test", dataset.test)):
         check(len(split) > 0, f"the {what} split of {dataset.name} is empty")
-        row = _first((split.y < 0) | (split.y >= dataset.classes))
+        labels = split.labels
+        if labels is None:
+            continue
+        row = _first((labels < 0) | (labels >= dataset.classes)) if dataset.classes else None
         if row is not None:
-            label, last = split.y[row].item(), dataset.classes - 1
+            label, last = labels[row].item(), dataset.classes - 1
             raise UserError(f"row {row} of the {what} labels of {dataset.name} is {label}, outside 0 to {last}")
+        if isinstance(split, SampleSplit):
+            _check_told(split, labels)
 
 
 def check_finite(dataset: Dataset) -> None:
-    """Refuse inputs with a NaN or an infinity; all of them are read."""
-    _check_finite(dataset.train.x, f"the training inputs of {dataset.name}")
-    _check_finite(dataset.test.x, f"the test inputs of {dataset.name}")
+    """Refuse inputs and targets with a NaN or an infinity; all are read, but of samples on disk a few."""
+    for what, split in (("training", dataset.train), ("test", dataset.test)):
+        if isinstance(split, SampleSplit):
+            for row in _some(split):
+                _check_finite(split.read([row], 0), f"sample {row} of {split.name}")
+            continue
+        for name, t in named_tensors(split.x, f"the {what} inputs of {dataset.name}"):
+            _check_rows_finite(t, name)
+        for name, t in named_tensors(split.y, f"the {what} targets of {dataset.name}"):
+            _check_rows_finite(t, name)
+
+
+def _some(split: SampleSplit) -> list[int]:
+    """Return a few samples to look at: the first, the middle and the last one."""
+    return sorted({0, split.num_rows // 2, split.num_rows - 1})
+
+
+def _check_told(split: SampleSplit, labels: Tensor) -> None:
+    """Refuse labels of a dataset that are not the targets of its samples."""
+    for row in _some(split):
+        _, y = split.read([row], 0)
+        one = isinstance(y, Tensor) and y.numel() == 1
+        check(
+            not one or y.item() == labels[row].item(),
+            f"sample {row} of {split.name} has the target {y.item() if one else y}, but the dataset's labels say "
+            f"{labels[row].item()}; without `labels` and `targets` the dataset is taken as it is read",
+        )
+
+
+def _check_finite(nested: Nested, name: str) -> None:
+    for t in tensors_in(nested):
+        finite = not t.is_floating_point() or bool(torch.isfinite(t).all())
+        check(finite, f"{name} holds a NaN or an infinity")
 
 
 def _checked(part: NamedArrays) -> NamedArrays:
@@ -99,12 +136,12 @@ def _num_classes(train: NamedArrays) -> int:
     return classes
 
 
-def _check_finite(x: Tensor, name: str) -> None:
-    if not x.is_floating_point():
+def _check_rows_finite(x: Tensor, name: str) -> None:
+    if not x.is_floating_point() or not len(x):
         return
     step = max(1, SCAN_VALUES // max(1, x[0].numel()))
     for start in range(0, len(x), step):
-        row = _first(~torch.isfinite(x[start : start + step]).flatten(1).all(dim=1))
+        row = _first(~torch.isfinite(x[start : start + step]).reshape(min(step, len(x) - start), -1).all(dim=1))
         if row is not None:
             raise UserError(f"row {start + row} of {name} holds a NaN or an infinity")
 

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhands.data.readers.labels import Ints, class_names, class_numbers, hold_out, shorten
+from manyhands.data.folds import Ints, hold_out
+from manyhands.data.readers.labels import class_names, class_numbers, shorten
 from manyhands.data.readers.words import WORDS, check_words, hashed
 from manyhands.data.split import Dataset, Split
 from manyhands.errors import UserError, check, listed, unknown

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from manyhands.config import Precision
 from manyhands.replica.criterion import Criterion
 from manyhands.replica.nested import Nested, moved, num_rows
 from manyhands.replica.peers import Peers
@@ -58,6 +59,10 @@ class Replica(ABC):
     """The other workers, for layers and losses that need them in the middle of a pass."""
     meets: bool = False
     """Whether its layers meet the peers in each pass: then every worker makes one pass a step, also without rows."""
+    precision: Precision = "fp32"
+    """Number type of the network's products."""
+    skips: bool = False
+    """Whether `apply` leaves the weights as they are, in the step of a worker alone whose gradients overflowed."""
     announces: bool = True
     """Whether `forward_backward` calls the `on_grad_ready` functions: not if its gradients are only part of a sum."""
 
@@ -67,7 +72,8 @@ class Replica(ABC):
 
     def apply(self) -> None:
         """Make one step of the optimiser, from `grads`."""
-        self.update.apply()
+        if not self.skips:
+            self.update.apply()
 
     @abstractmethod
     def on_grad_ready(self, fn: Callable[[int, int], None]) -> None:
@@ -79,6 +85,10 @@ class Replica(ABC):
     def accepts(self) -> bool:
         """Tell whether the gradients can be used; if a worker's overflowed, all workers leave the step out."""
         return True
+
+    def extras(self) -> dict[str, Tensor]:
+        """Return further tensors that a checkpoint holds and restores in place, such as the scale of the loss."""
+        return {}
 
     def refresh(self) -> None:  # noqa: B027
         """Update the network's buffers that are not views of `params`, after `params` were overwritten."""

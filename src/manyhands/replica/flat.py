@@ -11,7 +11,7 @@ from manyhands.config import Precision
 from manyhands.replica.base import Batch, Replica
 from manyhands.replica.criterion import Criterion
 from manyhands.replica.layout import Layout
-from manyhands.replica.nested import call
+from manyhands.replica.nested import Nested, call, map_tensors
 from manyhands.replica.peers import Peers
 from manyhands.replica.precision import LossScale, autocast
 from manyhands.replica.random import Draws, seed_generators
@@ -34,7 +34,7 @@ class FlatReplica(Replica):
         precision: Precision = "fp32",
     ) -> None:
         self.module, self._layout, self._draws, self._reseed, self.peers = module, layout, draws, reseed, peers
-        self.criterion, self._precision, self.loss_scale = criterion, precision, LossScale(precision)
+        self.criterion, self.precision, self.loss_scale = criterion, precision, LossScale(precision)
         self.params, self.grads, self.spans = layout.params, layout.grads, layout.spans
         n = layout.num_weights
         self._statistics, self._changes = self.params[n:], self.grads[n:]
@@ -43,27 +43,49 @@ class FlatReplica(Replica):
 
     def forward_backward(self, batch: Batch, weight: float) -> Tensor:
         self.grads.zero_()
-        if batch.rows == 0:
-            return torch.zeros((), dtype=self.params.dtype, device=self.params.device)
-        self._draws.at(batch.key, batch.first, batch.rows)
+        nothing = torch.zeros((), dtype=self.params.dtype, device=self.params.device)
+        meets, self.peers.counts = self.meets and self.peers.size > 1, batch.rows > 0
+        if batch.rows == 0 and not meets:
+            return nothing
+        self._draws.at(batch.key, batch.first, max(1, batch.rows))
         if self._reseed:
             seed_generators(batch.key ^ batch.first)
         self.refresh()
         before = self._statistics.clone() if self._statistics.numel() else None
-        with autocast(self._precision, self.params.device):
-            loss = self.criterion.loss(call(self.module, batch.x), batch.y) * weight
-        scale = self.loss_scale.factor
-        (loss * scale if scale != 1 else loss).backward()  # type: ignore[no-untyped-call]
-        if scale != 1:
-            self.grads /= scale
+        loss = self._pass(batch, weight, meets=meets)
         if before is not None:
             self._take_changes(before, weight if batch.share is None else batch.share)
-            for fn in self._ready if self.announces else ():
+            for fn in self._ready if self._announces_now else ():
                 fn(self._layout.num_weights, self.grads.numel())
-        return loss.detach()
+        return nothing if loss is None else loss.detach()
+
+    def _pass(self, batch: Batch, weight: float, *, meets: bool) -> Tensor | None:
+        """Pass rows forward and backward; return `weight` times their loss, None for rows that count nothing.
+
+        The loss of those may be NaN, as that of padding alone is: only the layers that meet others are passed.
+        """
+        with autocast(self.precision, self.params.device):
+            output = call(self.module, batch.x)
+            if weight:
+                loss = self.criterion.loss(output, batch.y)
+            elif meets:
+                used = _used_by(self.criterion, output, batch.y)
+        if weight:
+            loss = loss.to(self.params.dtype) * weight
+            scale = self.loss_scale.factor
+            (loss * scale if scale != 1 else loss).backward()  # type: ignore[no-untyped-call]
+            if scale != 1:
+                self.grads /= scale
+            return loss
+        if meets:
+            torch.autograd.backward(used, [torch.zeros_like(t) for t in used])
+        return None
 
     def accepts(self) -> bool:
         return self.loss_scale.accepts(self.grads, self.peers)
+
+    def extras(self) -> dict[str, Tensor]:
+        return {"loss_scale": self.loss_scale.state} if self.loss_scale.active else {}
 
     def refresh(self) -> None:
         """Set the whole-number buffers from `params`."""
@@ -79,8 +101,12 @@ class FlatReplica(Replica):
                 hook = partial(self._announce, fn, self.spans[name])
                 p.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
+    @property
+    def _announces_now(self) -> bool:
+        return self.announces and not self.loss_scale.active
+
     def _announce(self, fn: Callable[[int, int], None], span: tuple[int, int], _: Tensor) -> None:
-        if self.announces:
+        if self._announces_now:
             fn(*span)
 
     def _take_changes(self, before: Tensor, share: float) -> None:
@@ -97,3 +123,19 @@ class FlatReplica(Replica):
         torch.sub(self._statistics, before, out=self._changes)
         self._changes.mul_(share)
         self._statistics.copy_(before)
+
+
+def _used_by(criterion: Criterion, output: Nested, y: Nested) -> list[Tensor]:
+    """Return the tensors of an output that the loss looks at."""
+    outputs, leaves = list[Tensor](), list[Tensor]()
+
+    def cut_off(t: Tensor) -> Tensor:
+        if not t.requires_grad:
+            return t
+        outputs.append(t)
+        leaves.append(t.detach().requires_grad_())
+        return leaves[-1]
+
+    loss = criterion.loss(map_tensors(cut_off, output), y)
+    slopes = torch.autograd.grad(loss, leaves, allow_unused=True)
+    return [t for t, slope in zip(outputs, slopes, strict=True) if slope is not None]

@@ -16,6 +16,8 @@ class Peers:
 
     def __init__(self) -> None:
         self._comm: Comm | None = None
+        self.counts = True
+        """Whether the pass is over rows of the batch, and not over one that stands for the shape of an empty slice."""
 
     def join(self, comm: Comm) -> None:
         """Meet the other workers of `comm` from now on."""
@@ -36,6 +38,10 @@ class Peers:
         if self._comm is not None:
             self._comm.all_reduce_(t)
         return t
+
+    def gather(self, t: Tensor) -> Tensor:
+        """Return every worker's `t`, stacked."""
+        return t.unsqueeze(0) if self._comm is None else self._comm.all_gather(t)
 
     def __deepcopy__(self, memo: object) -> "Peers":
         """Return peers who are alone: copies of a network are for trials on one worker."""

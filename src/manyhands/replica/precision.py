@@ -23,6 +23,12 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     return nullcontext()
 
 
+def set_products(precision: Precision, device: torch.device) -> None:
+    """Let this process multiply float32 matrices on a GPU as the precision says; a CPU has no tf32."""
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+
+
 @final
 class LossScale:
     """The factor of the loss, the same on every worker; halved after an overflow, doubled after many steps without."""

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from manyhands.replica.batchnorm import fixed_norms
 from manyhands.replica.random import KeyedDropout, seed_generators
 
 TRIAL_SEED = 0
@@ -26,7 +27,10 @@ class Traits:
     global_random: bool
     """Whether a pass draws from a process-wide generator (`F.dropout`, `torch.rand`, dropout inside an LSTM)."""
     batch_statistics: tuple[str, ...]
-    """The first layer whose output for a row depends on the other rows of the batch (BatchNorm), if there is one."""
+    """The first layer whose output for a row depends on the other rows of the batch, if there is one.
+
+    BatchNorm layers over the global batch do not count: every row sees the same others, however it is cut.
+    """
     remembers: bool
     """Whether a pass affects the next one other than by buffers: the model's own generator or hidden state."""
 
@@ -108,7 +112,8 @@ def _calls(module: nn.Module, x: Tensor) -> list[Call]:
     for name, layer in trial.named_modules():
         label = f"layer '{name}' ({type(layer).__name__})" if name else type(layer).__name__
         layer.register_forward_hook(partial(record, label), with_kwargs=True)
-    _trial_pass(trial, x)
+    with fixed_norms(trial):
+        _trial_pass(trial, x)
     return calls
 
 

@@ -37,10 +37,11 @@ class Task:
     model: nn.Module | Callable[[Dataset], nn.Module]
     """A function that makes the network, to which the data's `shape` and `classes` tell its sizes; or the network
     itself, of which each replica is a deep copy: its initial weights are the same on every rank, and for every seed."""
-    data: str | Dataset | Callable[[], Dataset] = "mnist"
-    """A data spec such as `npz:digits.npz`, a `Dataset`, or a function that returns one. All ranks must get the same
-    data: what it draws from the process-wide generators of Python, numpy and torch is seeded, a
-    `numpy.random.default_rng()` needs a seed of its own."""
+    data: Any = "mnist"
+    """A data spec such as `npz:digits.npz`; a `Dataset`; a pair (train, test) of torch Datasets, DataLoaders or pairs
+    of arrays; a pair of arrays (X, y); or a function that returns one of these. All ranks must get the same data: what
+    it draws from the process-wide generators of Python, numpy and torch is seeded, a `numpy.random.default_rng()` needs
+    a seed of its own."""
     loss: str | Callable[..., Tensor] = "cross-entropy"
     """A name, or a function (output, target) → loss of the batch; one that needs a third argument gets the network."""
     reduction: Literal["mean", "sum"] = "mean"
@@ -103,9 +104,9 @@ class Task:
             f"model must be an nn.Module, or a function that takes the data and returns one, got {kind_of(self.model)}",
         )
         check(
-            isinstance(self.data, str | Dataset) or callable(self.data),
-            "data must be a data spec such as 'mnist', a manyhands.Dataset, or a function that returns one, "
-            f"got {kind_of(self.data)}",
+            isinstance(self.data, str | Dataset) or callable(self.data) or hasattr(self.data, "__len__"),
+            "data must be a data spec such as 'mnist', a manyhands.Dataset, a pair (train, test) of torch Datasets or "
+            f"arrays, or a function that returns one, got {kind_of(self.data)}",
         )
         check(
             isinstance(self.loss, str) or callable(self.loss),

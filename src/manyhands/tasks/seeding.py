@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager, contextmanager
 import numpy as np
 import torch
 
-NUMPY_SEEDS = 2**32
-"""Seeds that numpy's process-wide generator takes; a larger one wraps around."""
+from manyhands.data.samples.draws import DRAWING, NUMPY_SEEDS
 
 # Threads of a process share these generators, so that one draws at a time. Two locks, since a data function may train
-# a network of its own, whose threads make models meanwhile; ranks make theirs when all of them have their data.
-MODELS, DATA = threading.RLock(), threading.RLock()
+# a network of its own, whose threads make models meanwhile; ranks make theirs when all of them have their data. Models
+# and samples have one lock: a rank may read samples while another one makes the model of its next fold.
+MODELS, DATA = DRAWING, threading.RLock()
 
 
 @contextmanager

@@ -1,14 +1,18 @@
 """Load the data of a task, and build a replica of its network from the seed."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from manyhands import sync
 from manyhands.config import RunConfig
-from manyhands.data import Dataset, load
+from manyhands.data import Dataset, SampleSplit, as_dataset, load
 from manyhands.data.checks import check_finite, check_labels
-from manyhands.errors import TaskFileFailed, UserError, check, kind_of
+from manyhands.errors import TaskFileFailed, UserError, check
 from manyhands.replica import Replica, build
 from manyhands.replica.criterion import Criterion, as_criterion
 from manyhands.replica.nested import moved
@@ -41,38 +45,48 @@ def load_data(task: Task, config: RunConfig, *, scan: bool = False) -> Dataset:
     """Return the config's data, or the task's own; with `scan` all of it is searched for bad labels and NaNs."""
     source = config.data or task.data
     if isinstance(source, str):
-        return load(source, image_size=config.image_size or None, replicate=config.replicate, scan=scan)
+        data = load(source, image_size=config.image_size or None, replicate=config.replicate, scan=scan)
+        if scan:
+            check_labels(data)
+        return _drawing(data, config)
     check(config.image_size == 0, "image-size works with the built-in data sources only")
     check(config.replicate == 1, "replicate works with the built-in data sources only")
-    data = source if isinstance(source, Dataset) else _called(source, config)
+    data = _drawing(_given(source, config), config)
     if scan:
         check_labels(data)
         check_finite(data)
     return data
 
 
-def _called(function: Callable[[], Dataset], config: RunConfig) -> Dataset:
-    """Call a task's data function with seeded generators, so that it draws the same numbers on every rank."""
+def _drawing(data: Dataset, config: RunConfig) -> Dataset:
+    """Return the data with samples that draw by the run's seed when they are read."""
+    train, test = (
+        replace(split, seed=config.seed) if isinstance(split, SampleSplit) else split
+        for split in (data.train, data.test)
+    )
+    return replace(data, train=train, test=test)
+
+
+def _given(source: Any, config: RunConfig) -> Dataset:
+    """Return a task's own data; a function is called with seeded generators, to draw the same on every rank."""
+    name = Path(config.task.rpartition(":")[0] or config.task).stem
     try:
         with seeded(config.seed, DATA):
-            data = function()
+            function = callable(source) and not isinstance(source, Dataset)
+            return as_dataset(source() if function else source, name)
     except UserError:
         raise
     except MemoryError as error:
         raise TaskFileFailed(f"the data of '{config.task}' does not fit into memory") from error
     except Exception as error:
         raise TaskFileFailed(f"the data function of '{config.task}' failed: {error!r}") from error
-    check(
-        isinstance(data, Dataset),
-        f"the data function of '{config.task}' returned {kind_of(data)}, not a manyhands.Dataset; return "
-        "manyhands.Dataset(name, manyhands.Split(x, y), manyhands.Split(x_test, y_test), classes), "
-        "each x and y a tensor or a numpy array",
-    )
-    return data
 
 
 def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.device) -> Replica:
-    """Build the network from the seed, and return a replica of it on `device`."""
+    """Build the network from the seed, and return a replica of it on `device`.
+
+    A strategy that is not exact has workers who step alone: their BatchNorm layers normalise over their own slices.
+    """
     dtype = getattr(torch, config.dtype)
     with seeded(config.seed):
         sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)
@@ -84,8 +98,9 @@ def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.dev
             lambda params: task.make_optimizer(params, config.lr),
             device=device,
             dtype=dtype,
-            fuse=config.fuse,
+            fuse=config.fuse and data.classes > 0 and isinstance(sample, Tensor),
             precision=config.precision,
+            global_norms=config.batchnorm == "global" and sync.make(config.sync).exact,
         )
 
 
@@ -100,12 +115,12 @@ def make_stack(
     sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)
     return stack(
         modules,
-        sample.to(device),
+        moved(sample, device),
         criterion_of(task, modules[0]),
         lambda params: task.make_optimizer(params, config.lr),
         device=device,
         dtype=dtype,
-        fuse=config.fuse,
+        fuse=config.fuse and data.classes > 0 and isinstance(sample, Tensor),
     )
 
 

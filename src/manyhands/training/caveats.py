@@ -5,20 +5,24 @@ finds networks and losses that break this, whatever their layers are called.
 """
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from manyhands import sync
+from manyhands.comm import Comm
 from manyhands.config import RunConfig
 from manyhands.data import Dataset
 from manyhands.errors import check
 from manyhands.replica import Batch, Replica
-from manyhands.replica.criterion import Loss
+from manyhands.replica.batchnorm import GLOBAL, fixed_norms
+from manyhands.replica.criterion import Criterion, Loss
 from manyhands.replica.elementwise import check_optimizer
 from manyhands.replica.fused import FusedReplica
+from manyhands.replica.nested import Nested, call, map_tensors, num_rows, rows_of, tensors_in
 from manyhands.replica.random import KeyedDropout
 from manyhands.replica.traits import traits_of, untouched_generator
 from manyhands.tasks import Task
@@ -31,7 +35,12 @@ CUT = 3
 MOST_ROWS = 256
 """Rows of a run's own batch that are tried at most."""
 
-Kind = Literal["random", "random loss", "rows", "loss", "sum", "positions", "statistics", "memory", "unknown"]
+Kind = Literal[
+    "random", "random loss", "rows", "loss", "weights", "sum", "mean", "positions", "statistics", "memory", "unknown",
+]  # fmt: skip
+
+REFUSED: tuple[Kind, ...] = ("sum", "mean")
+"""Losses that the task calls what they are not: n workers would scale their gradient by n."""
 
 NEVER_EXACT: tuple[Kind, ...] = ("random loss", "memory")
 """Causes that --exact does not help against."""
@@ -45,9 +54,11 @@ SAYS: dict[Kind, str] = {
     "random loss": _RANDOM.format("loss", "loss"),
     "rows": "{} computes each row from the other rows of its slice of the batch, as BatchNorm does with its statistics",
     "loss": "the loss of a batch is not the mean of its rows' losses, as with class weights or pairs of rows, so "
-    "the losses of its slices do not add up to it",
-    "sum": "it is a sum over the rows, and must be their mean, such as reduction='mean', so that slices of a batch can "
-    "be weighted by their rows",
+    "the losses of its slices do not add up to it; with class weights or padding, Task(loss_weight=...) says what "
+    "rows count",
+    "weights": "the loss of a batch is not the mean of its slices' losses by the weights that loss_weight gives them",
+    "sum": 'it is a sum over the rows, where the task says their mean; say reduction="sum" if the sum is meant',
+    "mean": 'it is the mean over the rows, where the task says reduction="sum"; leave that out',
     "positions": "a dropout layer gets a tensor whose first dimension is not the batch, as with batch_first=False, so "
     "each worker drops other values",
     "statistics": "running statistics of the model are no mean over the rows of a batch, so that slices of it change "
@@ -74,17 +85,58 @@ class Cause(NamedTuple):
 def warnings_of(config: RunConfig, task: Task, replica: Replica, data: Dataset) -> list[str]:
     """Return a sentence for each reason why this run will not give the answer of one worker on whole batches.
 
-    A loss that is a sum over the rows is refused where batches are cut: n workers would divide its gradient by n.
+    A loss that is a sum where the task says a mean is refused where batches are cut, as is the opposite.
     """
     cut = config.size > 1 or config.exact or 0 < config.micro_batch < Plan(config, data.train, 0, 1).batch_size
     if not cut:
         return []
     causes = causes_of(task, replica, data)
     for cause in causes:
-        check(cause.kind != "sum", f"the loss of '{config.task}' cannot be shared out: {cause.says}")
+        check(cause.kind not in REFUSED, f"the loss of '{config.task}' cannot be shared out: {cause.says}")
     several = "several workers will not give the answer of one"
     pieces = f"batches computed {config.micro_batch} rows at a time will not give the answer of whole ones"
     return [f"{several if config.size > 1 else pieces}: {reason}" for reason in reasons(causes, config)]
+
+
+LOCAL = "--batchnorm local normalises over each worker's rows alone"
+
+
+def check_norms(config: RunConfig, replica: Replica) -> None:
+    """Refuse a run whose BatchNorm layers cannot normalise over the global batch."""
+    if not replica.meets:
+        return
+    check(
+        not config.exact,
+        f"--exact cannot hold with BatchNorm over the global batch, whose sums depend on the slices; {LOCAL}",
+    )
+    several = config.size if config.engine == "threads" else config.threads
+    check(
+        several == 1 or not replica.params.is_cuda,
+        f"threads of one process cannot meet in a backward pass on a GPU, as BatchNorm over the global batch needs; "
+        f"use --engine torch, or {LOCAL}",
+    )
+
+
+def check_meets(replica: Replica, workers: Comm) -> None:
+    """Refuse workers that cannot meet in the middle of a pass, as BatchNorm over the global batch needs."""
+    check(
+        not replica.meets or workers.size == 1 or workers.meets_in_passes,
+        "virtual workers take turns and cannot meet in the middle of a backward pass, as BatchNorm over the global "
+        f"batch needs; {LOCAL}",
+    )
+
+
+def notes_of(config: RunConfig, replica: Replica) -> list[str]:
+    """Return a sentence for each setting that does not do here what its name says."""
+    notes = []
+    if replica.meets and config.micro_batch:
+        notes.append(
+            "BatchNorm normalises over the global batch, so its rows are computed at once; "
+            "--batchnorm local cuts them into micro-batches"
+        )
+    if config.precision == "tf32" and not replica.params.is_cuda:
+        notes.append("tf32 is a number type of GPUs, and does nothing on a CPU")
+    return notes
 
 
 def check_own_optimizer(config: RunConfig, task: Task, device: torch.device) -> None:
@@ -111,6 +163,8 @@ def reasons(causes: Iterable[Cause], config: RunConfig) -> list[str]:
 
 
 def _hint(config: RunConfig, cause: Cause) -> str:
+    if cause.kind == "rows" and any(f"({kind.__name__})" in cause.layer for kind in GLOBAL):
+        return "; --batchnorm global normalises over the rows of all workers"
     shared_generator = cause.kind == "random" and config.engine in ("threads", "hybrid")
     never_equal = shared_generator or cause.kind in NEVER_EXACT
     return "" if never_equal else "; --exact fixes the slices, so that every number of workers gives the same"
@@ -124,13 +178,13 @@ def causes_of(task: Task, replica: Replica, data: Dataset) -> list[Cause]:
     if len(batch.x) <= CUT:
         return []
     traits = traits_of(replica.module, batch.x)
-    loss_kind = None if isinstance(task.loss, str) else _try_loss(replica.module, batch, task.loss)
+    loss_kind = None if isinstance(task.loss, str) else _try_loss(replica, batch, replica.criterion)
     causes = [Cause("random")] if traits.global_random else []
+    rows = [Cause("rows", layer) for layer in traits.batch_statistics]
     if loss_kind == "random loss":
         causes.append(Cause(loss_kind))
-    if traits.batch_statistics:
-        causes.append(Cause("rows", traits.batch_statistics[0]))
-    if loss_kind in ("sum", "loss"):
+    causes += rows
+    if loss_kind and loss_kind != "random loss":
         causes.append(Cause(loss_kind))
     if traits.remembers:
         causes.append(Cause("memory"))
@@ -163,22 +217,45 @@ def apart_when_cut(replica: Replica, batch: Batch, at: int) -> Tensor:
 
     A value is apart when it differs by more than round-off could make of the slices' gradients.
     """
-    rows = len(batch.x)
+    rows = batch.rows
+    parts = [
+        Batch(rows_of(batch.x, slice(a, b)), rows_of(batch.y, slice(a, b)), batch.first + a, batch.key, b - a, share)
+        for a, b, share in ((0, at, at / rows), (at, rows, 1 - at / rows))
+    ]
     replica.forward_backward(batch, 1.0)
     whole, together, size = replica.grads.clone(), torch.zeros_like(replica.grads), torch.zeros_like(replica.grads)
-    for a, b in ((0, at), (at, rows)):
-        part = Batch(batch.x[a:b], batch.y[a:b], batch.first + a, batch.key, b - a)
-        replica.forward_backward(part, (b - a) / rows)
+    for part, weight in zip(parts, _weights(replica.criterion, parts), strict=True):
+        replica.forward_backward(part, weight)
         together += replica.grads
         size += replica.grads.abs()
     most = torch.finfo(whole.dtype).eps ** 0.5 * max(float(size.max()), float(whole.abs().max()))
     return torch.gt((whole - together).abs(), most)
 
 
+def _weights(criterion: Criterion, parts: Sequence[Batch]) -> list[float]:
+    """Return what each slice of a batch counts in the loss of the whole."""
+    if criterion.reduction == "sum":
+        return [1.0] * len(parts)
+    amounts = [criterion.amount(part.y, part.rows) for part in parts]
+    return [amount / (sum(amounts) or 1.0) for amount in amounts]
+
+
+@contextmanager
+def _in_trial(replica: Replica) -> Iterator[None]:
+    """Let passes inside the block depend on how a batch is cut by nothing that a run makes up for."""
+    precision, replica.precision = replica.precision, "fp32"  # whose rounding would hide small differences
+    try:
+        with fixed_norms(replica.module):
+            yield
+    finally:
+        replica.precision = precision
+
+
 def _by_gradients(replica: Replica, batch: Batch, at: int) -> list[Cause]:
     """Compare gradients, where neither the layers nor the loss show why they should differ."""
     try:
-        apart = apart_when_cut(replica, batch, at)
+        with _in_trial(replica):
+            apart = apart_when_cut(replica, batch, at)
     except Exception:  # a slice may be too small for the model or the loss; those of the run may be larger
         return []
     if not apart.any():
@@ -189,47 +266,66 @@ def _by_gradients(replica: Replica, batch: Batch, at: int) -> list[Cause]:
     before = [layer.p for layer in dropped]
     for layer in dropped:
         layer.p = 0.0
-    only_dropout = bool(dropped) and not apart_when_cut(replica, batch, at).any()
+    with _in_trial(replica):
+        only_dropout = bool(dropped) and not apart_when_cut(replica, batch, at).any()
     for layer, p in zip(dropped, before, strict=True):
         layer.p = p
     return [Cause("positions" if only_dropout else "unknown")]
 
 
-def _try_loss(module: nn.Module, batch: Batch, loss: Loss) -> Literal["random loss", "sum", "loss"] | None:
-    """Tell whether the loss draws random numbers, or is another function of the rows than their mean."""
-    with untouched_generator(batch.x.device) as drawn:
-        out, y = copy.deepcopy(module).train()(batch.x), batch.y
-        if not isinstance(out, Tensor) or len(out) != len(y):
+def _try_loss(
+    replica: Replica, batch: Batch, criterion: Criterion
+) -> Literal["random loss", "sum", "mean", "weights", "loss"] | None:
+    """Tell whether the loss draws random numbers, or its slices add up otherwise than the task says."""
+    with untouched_generator(replica.params.device) as drawn:
+        out, y = call(copy.deepcopy(replica.module).train(), batch.x), batch.y
+        if num_rows(out) != batch.rows or num_rows(y) != batch.rows:
             return None
+        parts = slice(CUT), slice(CUT, batch.rows)
         drawn()
         try:
-            whole = _loss_and_slope(loss, out, y)
+            whole = _loss_and_slope(criterion.loss, out, y)
             if drawn():
                 return "random loss"
-            slices = _loss_and_slope(loss, out[:CUT], y[:CUT]), _loss_and_slope(loss, out[CUT:], y[CUT:])
+            slices = [_loss_and_slope(criterion.loss, rows_of(out, part), rows_of(y, part)) for part in parts]
+            pieces = [
+                Batch(None, rows_of(y, p), told_rows=n) for p, n in zip(parts, (CUT, batch.rows - CUT), strict=True)
+            ]
+            said = _weights(criterion, pieces)
         except Exception:  # as above
             return None
-    share = CUT / len(out)
-    if _add_up(slices, (share, 1 - share), whole):
-        return None
-    return "sum" if _add_up(slices, (1, 1), whole) else "loss"
+    by_rows, by_nothing = [CUT / batch.rows, 1 - CUT / batch.rows], [1.0, 1.0]
+    if criterion.weight is not None:
+        return None if _add_up(slices, said, whole) else "weights"
+    if criterion.reduction == "sum":
+        return None if _add_up(slices, said, whole) else "mean" if _add_up(slices, by_rows, whole) else "loss"
+    return None if _add_up(slices, by_rows, whole) else "sum" if _add_up(slices, by_nothing, whole) else "loss"
 
 
-LossAndSlope = tuple[Tensor, Tensor]
-"""A loss, and its gradient with respect to the model's output."""
+LossAndSlopes = tuple[Tensor, list[Tensor]]
+"""A loss, and its gradient with respect to each tensor of the model's output."""
 
 
-def _loss_and_slope(loss: Loss, out: Tensor, y: Tensor) -> LossAndSlope:
+def _loss_and_slope(loss: Loss, out: Nested, y: Nested) -> LossAndSlopes:
     with torch.enable_grad():
-        out = out.detach().clone().requires_grad_()
+        out = map_tensors(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()), out)
         value = loss(out, y)
         value.backward()  # type: ignore[no-untyped-call]
-    return value.detach(), torch.zeros_like(out) if out.grad is None else out.grad
+    floats = [t for t in tensors_in(out) if t.requires_grad]
+    return value.detach(), [torch.zeros_like(t) if t.grad is None else t.grad for t in floats]
 
 
-def _add_up(slices: tuple[LossAndSlope, LossAndSlope], weights: tuple[float, float], whole: LossAndSlope) -> bool:
-    """Tell whether two weighted slices give the loss and the slope of the whole batch, up to round-off."""
-    (a, slope_a), (b, slope_b) = slices
-    both = weights[0] * a + weights[1] * b, torch.cat((weights[0] * slope_a, weights[1] * slope_b))
-    most = torch.finfo(slope_a.dtype).eps ** 0.5
-    return all(bool((ours - its).abs().max() <= most * its.abs().max()) for ours, its in zip(both, whole, strict=True))
+def _add_up(slices: Sequence[LossAndSlopes], weights: Sequence[float], whole: LossAndSlopes) -> bool:
+    """Tell whether two weighted slices give the loss and the slopes of the whole batch, up to round-off."""
+
+    def scaled(t: Tensor, weight: float) -> Tensor:
+        return t * weight if weight else torch.zeros_like(t)  # rows that do not count may have a loss of NaN
+
+    losses, slopes = zip(*slices, strict=True)
+    pairs = [(torch.stack(list(map(scaled, losses, weights))).sum(), whole[0])]
+    for expected, *parts in zip(whole[1], *slopes, strict=True):
+        terms = list(map(scaled, parts, weights))
+        is_cut = terms[0].shape != expected.shape
+        pairs.append((torch.cat(terms) if is_cut else torch.stack(terms).sum(0), expected))
+    most = torch.finfo(whole[0].dtype).eps ** 0.5
+    return all(bool((ours - its).abs().max() <= most * its.abs().max()) for ours, its in pairs)

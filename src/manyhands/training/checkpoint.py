@@ -24,6 +24,8 @@ from manyhands.sync import Sync
 
 PER_RANK = "own/"
 """Prefix of the names of tensors that have a row for each rank."""
+EXTRA = "extra/"
+"""Prefix of the names of the replica's further tensors."""
 TENSORS = {"params", "moments", "scalars"}
 """Names of the tensors that every checkpoint holds."""
 
@@ -60,7 +62,8 @@ def write_checkpoint(
         folder.mkdir(exist_ok=True)  # a run's folder that somebody deleted is not made again
     elements, scalars = moments or replica.update.moments()
     rows = {f"{PER_RANK}{name}": stack for name, stack in (per_rank or {}).items()}
-    tensors = _copies({"params": replica.params, "moments": elements, "scalars": scalars, **rows})
+    extras = {f"{EXTRA}{name}": t for name, t in replica.extras().items()}
+    tensors = _copies({"params": replica.params, "moments": elements, "scalars": scalars, **extras, **rows})
     shapes = json.dumps(_shapes(replica.module))
     header = {"cursor": json.dumps(asdict(cursor)), "task": task, "shapes": shapes}
     header["sha256"] = _digest(tensors, header)
@@ -115,13 +118,19 @@ def restore(path: Path, replica: Replica) -> Cursor:
     check_fits(path, replica)
     replica.params.copy_(tensors["params"])
     replica.update.set_moments(Moments(tensors["moments"], tensors["scalars"]))
+    for name, t in replica.extras().items():
+        if f"{EXTRA}{name}" in tensors:
+            t.copy_(tensors[f"{EXTRA}{name}"])
     return read_cursor(path)
 
 
 def state_of_rank(replica: Replica, sync: Sync) -> dict[str, Tensor]:
     """Return the tensors that differ between the ranks, of which a checkpoint holds every rank's."""
-    apart = {"params": replica.params, "moments": replica.update.moments().elements} if sync.apart else {}
-    return {**apart, **sync.tensors()}
+    if not sync.apart:
+        return sync.tensors()
+    extras = {f"{EXTRA}{name}": t for name, t in replica.extras().items()}
+    apart = {"params": replica.params, "moments": replica.update.moments().elements}
+    return {**apart, **extras, **sync.tensors()}
 
 
 def restore_rank(path: Path, replica: Replica, sync: Sync, rank: int) -> None:
@@ -130,6 +139,9 @@ def restore_rank(path: Path, replica: Replica, sync: Sync, rank: int) -> None:
     if sync.apart:
         replica.params.copy_(stacks["params"][rank])
         replica.update.set_moments(Moments(stacks["moments"][rank], replica.update.moments().scalars))
+        for name, t in replica.extras().items():
+            if f"{EXTRA}{name}" in stacks:
+                t.copy_(stacks[f"{EXTRA}{name}"][rank])
     for name, t in sync.tensors().items():
         t.copy_(stacks[name][rank])
 

@@ -14,6 +14,7 @@ from manyhands.errors import Stopped
 from manyhands.sync.base import settled
 from manyhands.tasks.setup import criterion_of, device_of, load_data, make_replica
 from manyhands.training.agreement import check_same_data, check_same_model
+from manyhands.training.caveats import check_meets
 from manyhands.training.checkpoint import Cursor, restore, restore_rank
 from manyhands.training.job import Job, RankContext
 from manyhands.training.journal import Journal
@@ -43,6 +44,10 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     traced = TracedComm(comm, spans)
     group = ExactComm(traced, config.lanes, config.size) if config.exact else traced
     workers = comm.split(int(comm.rank >= config.size)) if strategy.num_servers() else comm
+    met = TracedComm(workers, spans)
+    if strategy.lockstep and not strategy.apart:  # their gradients are shares of the global batch's
+        replica.peers.join(ExactComm(met, config.lanes, config.size) if config.exact else met)
+    check_meets(replica, workers)
     rank = RankContext(job, comm, workers, traced, group, replica, strategy)
     cursor = restore(Path(job.resume), replica) if job.resume else Cursor()
     strategy.start(replica, group)
@@ -57,7 +62,7 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
         restore_rank(Path(job.resume), replica, strategy, comm.rank)
     meter = StepMeter(workers, traced, config.lanes if config.exact else 0, strategy.meet_s())
     gradients = partial(compute_gradients, replica, plan)
-    stepper = Stepper(replica, strategy, group, meter, plan.steps_per_epoch, gradients, watch.at, plan.gathering)
+    stepper = Stepper(replica, strategy, group, meter, plan.steps_per_epoch, gradients, watch.at, plan.gathering, met)
     journal = Journal(rank, plan, cursor, meter)
     stopped = False
     while cursor.step < plan.steps and not stopped:

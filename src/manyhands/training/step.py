@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from manyhands.comm import Comm
+from manyhands.comm.traced import TracedComm
 from manyhands.replica import Replica
 from manyhands.replica.base import Piece, sum_of_lanes
 from manyhands.sync import Sync
@@ -31,16 +32,16 @@ def _reweighted(replica: Replica, lanes: Sequence[Iterable[Piece]]) -> Sequence[
     """Weight the pieces as the loss asks: by their rows, not at all for a sum, or by the total weight of the rows."""
     criterion = replica.criterion
     if criterion.reduction == "sum":
-        return [((batch, 1.0) for batch, _ in lane) for lane in lanes]
+        return [((batch, 1.0 if batch.rows else 0.0) for batch, _ in lane) for lane in lanes]
     if criterion.weight is None:
         return lanes
     kept = [list(lane) for lane in lanes]
     amounts = [[criterion.amount(batch.y, batch.rows) for batch, _ in lane] for lane in kept]
-    own = _sum_in_tree([sum(lane) for lane in amounts])
+    amount = _sum_in_tree([sum(lane) for lane in amounts])
     if replica.peers.meeting:
-        factor = 1 / (float(replica.peers.sum_(torch.tensor([own], dtype=torch.float64))) or 1.0)
+        factor = 1 / (float(replica.peers.sum_(torch.tensor([amount], dtype=torch.float64))) or 1.0)
     else:  # a worker who steps alone has a share of the mean that goes by its rows
-        factor = sum(share for lane in kept for _, share in lane) / (own or 1.0)
+        factor = sum(share for lane in kept for _, share in lane) / (amount or 1.0)
     return [
         [(batch, amount * factor) for (batch, _), amount in zip(lane, of_lane, strict=True)]
         for lane, of_lane in zip(kept, amounts, strict=True)
@@ -70,6 +71,10 @@ class Stepper:
     """Called with the number of each step when it begins."""
     gathering: Stopwatch = field(default_factory=Stopwatch)
     """Times the part of `gradients` that gathers rows: the plan's."""
+    met: TracedComm | None = None
+    """Counts the calls that layers and losses make inside `gradients`: that of the replica's peers."""
+    met_s: float = 0.0
+    """Seconds of those calls in the last step."""
     begun_s: float = 0.0
     """When the last step began, by the comm's clock."""
     computed_s: float = 0.0
@@ -90,14 +95,26 @@ class Stepper:
         self._spans.at(step)
         self._loss = self.gradients(batch, step)
         self.computed_s = self._clock()
+        self.met_s = self._take_met()
+
+    def _take_met(self) -> float:
+        """Hand the calls of the replica's peers to the meter; return their seconds."""
+        if self.met is None:
+            return 0.0
+        seconds = sum(self.met.collective_s)
+        self.meter.traced.absorb(self.met)
+        return seconds
 
     def update(self, step: int) -> bool:
         """Let the strategy exchange and update; return whether the meter is to be flushed."""
-        if self.replica.accepts():
+        accepted = self.replica.accepts()
+        self._take_met()
+        self.replica.skips = not accepted
+        if accepted or self.strategy.apart:  # workers who step alone still meet as often as the others
             self.strategy.step(self.replica, self.comm, step)
         if (step + 1) % self.steps_per_epoch == 0:
             self.strategy.end_epoch(self.replica, self.comm)
         begun_s, computed_s, ended_s = self.begun_s, self.computed_s, self._clock()
         self._spans.add("forward and backward", "compute", begun_s, computed_s)
         self._spans.add("agree and update", "update", computed_s, ended_s)
-        return self.meter.add(self._loss, ended_s - begun_s, computed_s - begun_s, self.gathering.take())
+        return self.meter.add(self._loss, ended_s - begun_s, computed_s - begun_s - self.met_s, self.gathering.take())

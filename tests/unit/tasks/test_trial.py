@@ -141,7 +141,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "data is a loader": (
         {"data": lambda: torch.utils.data.DataLoader([1])},
-        r"returned a DataLoader, not a manyhands.Dataset; return manyhands.Dataset\(",
+        r"the data of mine must be a manyhands.Dataset, a pair \(train, test\).* got a DataLoader; split it",
     ),
 }
 

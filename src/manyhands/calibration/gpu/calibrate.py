@@ -166,7 +166,9 @@ def _prepare(name: str, device: str) -> _GpuBench:
     here = device_of(config, 0)
     train, batch = ready.data.train, Plan(config, ready.data.train, 0, 1).batch_size
     x, _ = train.batch(slice(0, min(2, len(train))), ready.replica.params.dtype)
-    least = 2 if traits_of(ready.replica.module, x.to(here)).batch_statistics else 1  # one row has no variance
+    least = (
+        2 if traits_of(ready.replica.module, x.to(here)).batch_statistics or ready.replica.meets else 1
+    )  # one row has no variance
     data = ready.data.to(here)
     counts = count(ready.replica, config, data.train)
     slow = {"lr": RATE * config.lr, "eval_every": NEVER, "warmup": 0.0, "lr_decay": "none", "checkpoint_every": 0}

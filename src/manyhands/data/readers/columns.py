@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from manyhands.data.folds import Ints
 from manyhands.data.memory import check_size
-from manyhands.data.readers.labels import Ints, class_names, class_numbers
+from manyhands.data.readers.labels import class_names, class_numbers
 from manyhands.data.readers.tables import Piece, Table
 from manyhands.data.readers.words import WORDS, check_words, hashed
 from manyhands.errors import UserError, check, listed

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from manyhands.data.arrays import as_tensor
+from manyhands.data.folds import Ints
 from manyhands.data.readers.extras import check_installed
-from manyhands.data.readers.labels import Ints, hold_out_any
+from manyhands.data.readers.labels import hold_out_any
 from manyhands.data.readers.parts import TESTS, TRAIN
 from manyhands.data.readers.pictures import Picture, as_fractions, decoded
 from manyhands.data.readers.rows import is_value, value_of

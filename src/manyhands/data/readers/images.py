@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from manyhands.data.folds import Ints, hold_out
 from manyhands.data.readers.extras import check_installed
-from manyhands.data.readers.labels import Ints, hold_out, shuffled
+from manyhands.data.readers.labels import shuffled
 from manyhands.data.readers.parts import listed_folder, part_folders
 from manyhands.data.readers.pictures import SUFFIXES, Picture, Pictures, Transform
 from manyhands.data.samples.split import SampleSplit

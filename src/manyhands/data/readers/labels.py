@@ -3,16 +3,11 @@
 import re
 import textwrap
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from manyhands.data.folds import Ints, hold_out
 from manyhands.errors import check
-
-HELD_OUT = 6
-"""One row of six is held out for the test, evenly over the classes, as from other files without a test set."""
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def class_names(labels: Sequence[str], what: str) -> list[str]:
@@ -30,24 +25,6 @@ def class_numbers(labels: Sequence[str], names: Sequence[str]) -> Ints:
     """Return the class of every label, all of which are among `names`."""
     number = {name: i for i, name in enumerate(names)}
     return np.array([number[label] for label in labels], np.int64)
-
-
-def hold_out(y: Ints, classes: int, what: str) -> tuple[Ints, Ints]:
-    """Return the rows to train on and those to test on, both shuffled; every class keeps a row to train on."""
-    order = shuffled(len(y))
-    mixed = y[order]
-    by_class = np.argsort(mixed, kind="stable")
-    spare = np.delete(by_class, np.searchsorted(mixed[by_class], np.arange(classes)))
-    check(
-        len(spare) > 0,
-        f"the {len(y)} rows of {what} are all different, but a label must have rows both to train and to test on",
-    )
-    num_test = min(len(spare), max(1, len(y) // HELD_OUT))
-    # Evenly spaced among rows that are ordered by class, so that each class gives its share.
-    taken = spare[(2 * np.arange(num_test) + 1) * len(spare) // (2 * num_test)]
-    for_test = np.zeros(len(y), bool)
-    for_test[taken] = True
-    return order[~for_test], order[for_test]
 
 
 def hold_out_any(labels: Ints | None, rows: int, what: str) -> tuple[Ints, Ints]:
