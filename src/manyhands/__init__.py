@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from manyhands.crossval.record import CrossvalRecord
     from manyhands.crossval.run import cross_validate
     from manyhands.data import Dataset, SampleSplit, Split
+    from manyhands.data.readers.images import images
+    from manyhands.data.readers.rows import parquet
     from manyhands.record.run import Pulse, RunRecord
     from manyhands.record.sweep import SweepRecord
     from manyhands.run import train
@@ -35,6 +37,8 @@ __all__ = [
     "advise",
     "calibrate",
     "cross_validate",
+    "images",
+    "parquet",
     "scale",
     "simulate",
     "train",
@@ -55,6 +59,8 @@ __getattr__, __dir__ = lazy(
         "advise": "advice.advise",
         "calibrate": "validation.closing",
         "cross_validate": "crossval.run",
+        "images": "data.readers.images",
+        "parquet": "data.readers.rows",
         "scale": "scaling.sweep",
         "simulate": "simulation.simulate",
         "train": "run",

@@ -20,7 +20,7 @@ def picture(number: int, sides: Sides = (6, 5), mode: str = "RGB") -> Image.Imag
     """Return noise that depends on the number alone; `sides` are width and height."""
     shape = (sides[1], sides[0], 3) if mode == "RGB" else (sides[1], sides[0])
     pixels = np.random.default_rng(number).integers(0, 256, shape, np.uint8)
-    return Image.fromarray(pixels, mode=None)
+    return Image.fromarray(pixels)
 
 
 def encoded(image: Image.Image, kind: str = "png") -> bytes:
@@ -62,7 +62,9 @@ def save_to_disk(folder: Path, columns: Mapping[str, Any]) -> Path:
     """Write a folder as `datasets.Dataset.save_to_disk` does."""
     name = "data-00000-of-00001"
     write_table(folder / f"{name}.stream.arrow", columns).rename(folder / f"{name}.arrow")
-    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": f"{name}.arrow"}], "_format_type": None}))
+    (folder / "state.json").write_text(
+        json.dumps({"_data_files": [{"filename": f"{name}.arrow"}], "_format_type": None})
+    )
     (folder / "dataset_info.json").write_text("{}")
     return folder
 

@@ -27,7 +27,9 @@ PLAIN_FORMATS = (None, "arrow", "numpy", "torch", "pandas", "python", "polars", 
 
 
 def is_huggingface(value: Any) -> bool:
-    """Tell whether a value is a `datasets.Dataset`, or a `DatasetDict` of them."""
+    """Tell whether a value is a `datasets.Dataset`, a `DatasetDict` of them, or a pair (train, test)."""
+    if isinstance(value, tuple):
+        return len(value) == 2 and all(map(_is_table, value))
     if isinstance(value, dict):
         return bool(value) and all(_is_table(part) for part in value.values())
     return _is_table(value)
@@ -100,6 +102,8 @@ def _is_table(value: Any) -> bool:
 
 
 def _parts(value: Any, name: str) -> tuple[Any, Any]:
+    if isinstance(value, tuple):
+        return value
     if not isinstance(value, Mapping):
         return value, None
     check(TRAIN in value, f"{name} has the parts {listed(list(value))}, but needs one named {TRAIN}")

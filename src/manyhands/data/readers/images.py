@@ -37,9 +37,9 @@ class ImageSamples:
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return self._pictures[index], int(self.labels[index])
 
-    def scan(self) -> None:
+    def scan_headers(self) -> None:
         """Refuse the first image that is seen to be damaged, or to differ in size."""
-        self._pictures.scan()
+        self._pictures.scan_headers()
 
 
 class Labelled(NamedTuple):

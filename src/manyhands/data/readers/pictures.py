@@ -95,7 +95,7 @@ class Pictures:
             return as_fractions(image)
         return _transformed(self._transform(image), picture)
 
-    def scan(self) -> None:
+    def scan_headers(self) -> None:
         """Refuse the first image whose header is damaged, or whose size differs from the first one's."""
         for picture in bar_over(evenly(self._pictures), "looking at the images"):
             sides = sides_of(picture)

@@ -40,7 +40,7 @@ def parquet(
     targets = [target] if isinstance(target, str) else list(target or [])
     wanted = None if inputs is None or decode else [*([inputs] if isinstance(inputs, str) else inputs), *targets]
     columns = train.names if wanted is None else wanted
-    _check_columns(train, columns, targets, plain=decode is None and collate is None)
+    _check_columns(train, columns, [] if decode else targets, plain=decode is None and collate is None)
     tables = [in_memory(part, columns) for part in (train, test) if part is not None]
     labels, classes = None, COUNT
     if isinstance(target, str) and decode is None:
@@ -48,7 +48,7 @@ def parquet(
         labels, classes = labels_of_rows(pieces, target, f"column '{target}' of '{train.path}'")
     picks = [shuffled(len(table)) for table in tables]
     if test is None:
-        picks = list(hold_out_any(labels and labels[0], train.rows, f"'{path}'"))
+        picks = list(hold_out_any(None if labels is None else labels[0], train.rows, f"'{path}'"))
         tables, labels = tables * 2, labels and labels * 2
 
     def split(part: int) -> SampleSplit:

@@ -67,7 +67,6 @@ def _headers(shard: Path) -> list[Member]:
                 if info.isreg():
                     check(not info.issparse(), f"'{info.name}' of '{shard}' is sparse, which is not read; pack it anew")
                     members.append(Member(shard, info.name, info.offset_data, info.size))
-                archive.members = []  # which would keep every header
             stream.seek(archive.offset)
             end = stream.read(tarfile.BLOCKSIZE)
     except ManyhandsError:

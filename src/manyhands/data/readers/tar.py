@@ -85,9 +85,9 @@ class ShardSamples:
     def __getitem__(self, index: int) -> tuple[Nested, Tensor]:
         return self._inputs[index], self._y[index]
 
-    def scan(self) -> None:
+    def scan_headers(self) -> None:
         """Refuse the first input that is seen to be damaged."""
-        self._inputs.scan()
+        self._inputs.scan_headers()
 
 
 @final
@@ -100,7 +100,7 @@ class Members:
     def __getitem__(self, index: int) -> Nested:
         return self._parse(self._members[index])
 
-    def scan(self) -> None:
+    def scan_headers(self) -> None:
         """Parse the first input, for all of them would have to be read."""
         self._parse(self._members[0])
 
