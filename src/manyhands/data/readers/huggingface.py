@@ -45,6 +45,11 @@ def from_huggingface(value: Any, name: str) -> Dataset:
     train, test = _parts(value, name)
     columns, notes = _columns(train, name)
     target = next((column for column in columns if column in LABELS), None)
+    for column in columns if test is not None else ():
+        check(
+            column in test.features,
+            f"the test rows of {name} have no column '{column}'; they have {listed(list(test.features))}",
+        )
     labels = [_labels(part, target) for part in (train, test) if part is not None]
     check(len(columns) > (target is not None), f"{name} has no column of numbers but the label '{target}'")
     if test is None:

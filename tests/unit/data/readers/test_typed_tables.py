@@ -292,7 +292,7 @@ def test_rows_are_decoded_and_collated(tmp_path: Path) -> None:
         ({"target": "kind"}, "column 'text' of '.*' holds string, which makes no tensor; .* decode or collate"),
         (
             {"target": "kind", "decode": lambda row: None},
-            r"decode must return a dict .* of row \d+ .* it returned None",
+            r"decode must return a dict .* row \d+ .* it returned None",
         ),
         ({"target": "kind", "decode": lambda row: {"x": 1}}, r"row \d+ of '.*' has no 'kind' after decode; it has x"),
     ],
