@@ -156,6 +156,8 @@ class RunRecord(BaseModel):
     """Every evaluation on the test data, in order."""
     best_step: int | None = None
     """Step of the evaluation whose weights were kept, with `keep_best`; None without."""
+    stopped_early: bool = False
+    """Whether the run ended before its last step, since `patience` evaluations had no better figure."""
     samples_per_s: float
     epoch_s: list[float]
     step_ms: Quantiles
@@ -255,6 +257,12 @@ def open_run(run: RunDir, config: RunConfig) -> None:
     run.make()
     with writing_below(run.path.parent):
         write_atomically(run.toml, config.to_toml())
+
+
+def read_steps(run: RunDir) -> list[dict[str, float]]:
+    """Return the lines of a finished run's steps, without those of its evaluations."""
+    lines = [json.loads(line) for line in run.steps.read_text().splitlines()]
+    return [line for line in lines if "step" in line]
 
 
 def read_events(folder: str, server: int) -> list[dict[str, int]]:

@@ -115,7 +115,7 @@ class Measure(BaseModel):
     messages_per_step: float = 0.0
     train_loss: float = 0.0
     test_loss: float = 0.0
-    test_accuracy: float = 0.0
+    test_accuracy: float | None = None
     max_rss_bytes: int = 0
     """Largest memory of a rank."""
     warnings: list[str] = []
@@ -187,7 +187,7 @@ class Row(BaseModel):
     messages_per_step: float = 0.0
     train_loss: float = 0.0
     test_loss: float = 0.0
-    test_accuracy: float = 0.0
+    test_accuracy: float | None = None
     max_rss_bytes: int = 0
     energy_j: float | None = None
     others: Others | None = None

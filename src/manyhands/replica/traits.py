@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from manyhands.replica.batchnorm import fixed_norms
+from manyhands.replica.nested import Nested, call, map_tensors, num_rows, tensors_in
 from manyhands.replica.random import KeyedDropout, seed_generators
 
 TRIAL_SEED = 0
@@ -35,20 +36,21 @@ class Traits:
     """Whether a pass affects the next one other than by buffers: the model's own generator or hidden state."""
 
 
-def traits_of(module: nn.Module, x: Tensor) -> Traits:
-    """Return the traits of a network, from trial passes of copies over `x`."""
+def traits_of(module: nn.Module, x: Nested, rows: int | None = None) -> Traits:
+    """Return the traits of a network, from trial passes of copies over `x`, which has `rows` samples."""
+    rows = num_rows(x) if rows is None else rows
     trial = copy.deepcopy(module).train()
     buffers = [
         (m._buffers, name, b.clone()) for m in trial.modules() for name, b in m._buffers.items() if b is not None
     ]
     _reset(buffers)  # before both passes: where layers share a buffer, each gets its own
     before = {name: b.clone() for name, b in module.named_buffers()}
-    output, global_random = _trial_pass(trial, x)
+    output, global_random = _trial_pass(trial, x, rows)
     after = dict(trial.named_buffers())
     changed = tuple(name for name, b in before.items() if not torch.equal(after[name], b))
     _reset(buffers)
-    remembers = not _close(output, _trial_pass(trial, x)[0])
-    return Traits(changed, global_random, _first_mixing_layer(module, x), remembers)
+    remembers = not _close(output, _trial_pass(trial, x, rows)[0])
+    return Traits(changed, global_random, _first_mixing_layer(module, x, rows), remembers)
 
 
 def _reset(buffers: list[tuple[dict[str, Tensor | None], str, Tensor]]) -> None:
@@ -56,24 +58,29 @@ def _reset(buffers: list[tuple[dict[str, Tensor | None], str, Tensor]]) -> None:
         of_layer[name] = b.clone()
 
 
-def _first_mixing_layer(module: nn.Module, x: Tensor) -> tuple[str, ...]:
+def _first_mixing_layer(module: nn.Module, x: Nested, rows: int) -> tuple[str, ...]:
     """Return the first layer whose output for row 0 changes when only the other rows of its input do."""
-    if len(x) < 2:
+    if rows < 2:
         return ()
-    beside_others, beside_itself = (_calls(module, rows) for rows in (x, x[:1].expand_as(x).contiguous()))
+
+    def only_first(t: Tensor) -> Tensor:
+        return t[:1].expand_as(t).contiguous() if t.dim() and len(t) == rows else t
+
+    beside_others, beside_itself = (_calls(module, given, rows) for given in (x, map_tensors(only_first, x)))
     for (name, inputs, output), (_, other_inputs, other_output) in zip(beside_others, beside_itself, strict=False):
         if _close(inputs, other_inputs) and not _close(output, other_output):
             return (name,)
     return ()
 
 
-def _trial_pass(trial: nn.Module, x: Tensor) -> tuple[list[Tensor], bool]:
+def _trial_pass(trial: nn.Module, x: Nested, rows: int) -> tuple[list[Tensor], bool]:
     """Run the network with the first draws of a step; return row 0 of its output, and whether a generator was used."""
     for layer in trial.modules():
         if isinstance(layer, KeyedDropout):
-            layer.draws.at(TRIAL_SEED, 0, len(x))
-    with untouched_generator(x.device) as moved:
-        return _first_rows(trial(x), len(x)), moved()
+            layer.draws.at(TRIAL_SEED, 0, rows)
+    device = next((t.device for t in tensors_in(x)), torch.device("cpu"))
+    with untouched_generator(device) as moved:
+        return _first_rows(call(trial, x), rows), moved()
 
 
 @contextmanager
@@ -102,18 +109,18 @@ Call = tuple[str, list[Tensor], list[Tensor]]
 """One call of a layer: its name, and row 0 of its inputs and of its outputs."""
 
 
-def _calls(module: nn.Module, x: Tensor) -> list[Call]:
+def _calls(module: nn.Module, x: Nested, rows: int) -> list[Call]:
     """Run a copy of the network over `x`; return the calls of its layers in the order in which they ended."""
     trial, calls = copy.deepcopy(module).train(), list[Call]()
 
     def record(label: str, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        calls.append((label, _first_rows((args, kwargs), len(x)), _first_rows(output, len(x))))
+        calls.append((label, _first_rows((args, kwargs), rows), _first_rows(output, rows)))
 
     for name, layer in trial.named_modules():
         label = f"layer '{name}' ({type(layer).__name__})" if name else type(layer).__name__
         layer.register_forward_hook(partial(record, label), with_kwargs=True)
     with fixed_norms(trial):
-        _trial_pass(trial, x)
+        _trial_pass(trial, x, rows)
     return calls
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -26,6 +27,8 @@ PER_RANK = "own/"
 """Prefix of the names of tensors that have a row for each rank."""
 EXTRA = "extra/"
 """Prefix of the names of the replica's further tensors."""
+FURTHER = "further/"
+"""Prefix of the names of further tensors, which all ranks share."""
 TENSORS = {"params", "moments", "scalars"}
 """Names of the tensors that every checkpoint holds."""
 
@@ -39,6 +42,8 @@ class Cursor:
     """Mean loss of each finished epoch."""
     loss_sum: float = 0.0
     """Loss of the unfinished epoch so far, times samples."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """Every evaluation until then, as plain JSON."""
 
 
 def write_checkpoint(
@@ -50,19 +55,21 @@ def write_checkpoint(
     *,
     moments: Moments | None = None,
     per_rank: Mapping[str, Tensor] | None = None,
+    further: Mapping[str, Tensor] | None = None,
 ) -> Path:
     """Write a checkpoint, and remove all but the last `keep`.
 
     A file of a later step is a damaged one, which this run passed over when it resumed: it is put aside.
 
     `moments` is the whole optimiser state, where this replica holds only a slice of it; the tensors of `per_rank` have
-    a row for each rank.
+    a row for each rank, and those of `further` are the same on all of them.
     """
     with writing(folder):
         folder.mkdir(exist_ok=True)  # a run's folder that somebody deleted is not made again
     elements, scalars = moments or replica.update.moments()
     rows = {f"{PER_RANK}{name}": stack for name, stack in (per_rank or {}).items()}
     extras = {f"{EXTRA}{name}": t for name, t in replica.extras().items()}
+    extras |= {f"{FURTHER}{name}": t for name, t in (further or {}).items()}
     tensors = _copies({"params": replica.params, "moments": elements, "scalars": scalars, **extras, **rows})
     shapes = json.dumps(_shapes(replica.module))
     header = {"cursor": json.dumps(asdict(cursor)), "task": task, "shapes": shapes}
@@ -144,6 +151,13 @@ def restore_rank(path: Path, replica: Replica, sync: Sync, rank: int) -> None:
                 t.copy_(stacks[f"{EXTRA}{name}"][rank])
     for name, t in sync.tensors().items():
         t.copy_(stacks[name][rank])
+
+
+def read_further(path: Path, rank: int) -> dict[str, Tensor]:
+    """Return a checkpoint's further tensors, and this rank's of those that differ between the ranks."""
+    tensors = _read(path)[0].items()
+    further = {name.removeprefix(FURTHER): t for name, t in tensors if name.startswith(FURTHER)}
+    return further | {name.removeprefix(PER_RANK): t[rank] for name, t in tensors if name.startswith(PER_RANK)}
 
 
 def check_workers(path: Path, workers: int) -> None:

@@ -34,6 +34,8 @@ def summarise(rank: RankContext, journal: Journal, *, read_s: float, stopped: bo
     at_work = ranks[: config.size]
     milliseconds = np.array(meter.step_s or [0.0]) * 1e3
     train_s = meter.split.train_s
+    result = journal.result
+    assert result is not None, "the final weights are tested"
     record = RunRecord(
         id=run.path.name,
         status="interrupted" if stopped else "complete",
@@ -52,8 +54,12 @@ def summarise(rank: RankContext, journal: Journal, *, read_s: float, stopped: bo
         parameters=sum(p.numel() for p in replica.module.parameters()),
         samples=journal.samples(),
         train_loss=journal.train_loss(),
-        test_loss=journal.test_loss,
-        test_accuracy=journal.test_accuracy,
+        test_loss=result.test_loss,
+        test_accuracy=result.test_accuracy,
+        metrics=result.metrics,
+        history=journal.history,
+        best_step=journal.best_step,
+        stopped_early=journal.stopped_early and not stopped,
         samples_per_s=journal.samples() / train_s if train_s else 0.0,
         epoch_s=journal.epoch_s,
         step_ms=Quantiles(median=float(np.median(milliseconds)), p90=float(np.quantile(milliseconds, 0.9))),
