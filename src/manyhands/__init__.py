@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from manyhands.crossval.record import CrossvalRecord
     from manyhands.crossval.run import cross_validate
     from manyhands.data import Dataset, SampleSplit, Split
+    from manyhands.data.readers.columnar.rows import parquet
     from manyhands.data.readers.images import images
-    from manyhands.data.readers.rows import parquet
     from manyhands.record.run import Pulse, RunRecord
     from manyhands.record.sweep import SweepRecord
     from manyhands.run import train
@@ -62,7 +62,7 @@ __getattr__, __dir__ = lazy(
         "calibrate": "validation.closing",
         "cross_validate": "crossval.run",
         "images": "data.readers.images",
-        "parquet": "data.readers.rows",
+        "parquet": "data.readers.columnar.rows",
         "scale": "scaling.sweep",
         "simulate": "simulation.simulate",
         "train": "run",

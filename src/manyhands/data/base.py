@@ -12,7 +12,7 @@ from manyhands.data.csv_ import load_csv
 from manyhands.data.files import load_npy_dir, load_npz
 from manyhands.data.idx import load_idx_dir
 from manyhands.data.mnist import load_mnist
-from manyhands.data.readers.features import load_arrow, load_parquet
+from manyhands.data.readers.columnar.features import load_arrow, load_parquet
 from manyhands.data.readers.images import images
 from manyhands.data.readers.tar import load_tar
 from manyhands.data.split import AnySplit, Dataset, Split

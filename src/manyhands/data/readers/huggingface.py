@@ -10,12 +10,12 @@ from torch import Tensor
 
 from manyhands.data.arrays import as_tensor
 from manyhands.data.folds import Ints
+from manyhands.data.readers.columnar.rows import is_value, value_of
+from manyhands.data.readers.columnar.table import RowGroup
 from manyhands.data.readers.extras import check_installed
 from manyhands.data.readers.labels import hold_out_any
 from manyhands.data.readers.parts import TESTS, TRAIN
-from manyhands.data.readers.pictures import Picture, as_fractions, decoded
-from manyhands.data.readers.rows import is_value, value_of
-from manyhands.data.readers.tables import Piece
+from manyhands.data.readers.pictures import EncodedImage, as_fractions, decoded
 from manyhands.data.samples.split import SampleSplit
 from manyhands.data.split import COUNT, Dataset
 from manyhands.errors import check, listed
@@ -86,17 +86,17 @@ class HubRows:
         number = int(self._picks[index])
         row = self._dataset[number]
         if not self._transforms:
-            piece = Piece(Path(self._name), number, row.select(self._columns))
+            piece = RowGroup(Path(self._name), number, row.select(self._columns))
             row = {column: self._value(piece, column) for column in self._columns}
         target = next((column for column in row if column in LABELS), None)
         x = {column: value for column, value in row.items() if column != target}
         return x if target is None else (x, row[target])
 
-    def _value(self, piece: Piece, column: str) -> Any:
+    def _value(self, piece: RowGroup, column: str) -> Any:
         if column not in self._images:
             return value_of(piece, column)
         stored = piece.column(column)[0].as_py()
-        picture = Picture(Path(stored["path"] or ""), data=stored["bytes"])
+        picture = EncodedImage(Path(stored["path"] or ""), data=stored["bytes"])
         if picture.data is not None:
             picture = picture._replace(name=piece.place(column, 0))
         return as_fractions(decoded(picture, "RGB"))
@@ -137,7 +137,7 @@ def _labels(dataset: Any, target: str | None) -> Ints | None:
     table = dataset.with_format("arrow").select_columns([target])[:]
     if dataset.data.schema.field(target).type.num_fields:
         return None
-    values = as_tensor(Piece(Path(target), 0, table).column(target).to_numpy(zero_copy_only=False), "labels")
+    values = as_tensor(RowGroup(Path(target), 0, table).column(target).to_numpy(zero_copy_only=False), "labels")
     return None if values.is_floating_point() else values.to(torch.int64).numpy()
 
 

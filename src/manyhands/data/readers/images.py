@@ -17,7 +17,7 @@ from manyhands.data.folds import Ints, hold_out
 from manyhands.data.readers.extras import check_installed
 from manyhands.data.readers.labels import shuffled
 from manyhands.data.readers.parts import listed_folder, part_folders
-from manyhands.data.readers.pictures import SUFFIXES, Picture, Pictures, Transform
+from manyhands.data.readers.pictures import SUFFIXES, DecodedImages, EncodedImage, Transform
 from manyhands.data.samples.split import SampleSplit
 from manyhands.data.split import Dataset
 from manyhands.errors import UserError, check, listed
@@ -27,7 +27,7 @@ from manyhands.errors import UserError, check, listed
 class ImageSamples:
     """Images with their classes, as a map-style dataset."""
 
-    def __init__(self, pictures: Pictures, y: Ints) -> None:
+    def __init__(self, pictures: DecodedImages, y: Ints) -> None:
         self.labels = torch.from_numpy(y)
         self._pictures = pictures
 
@@ -45,7 +45,7 @@ class ImageSamples:
 class Labelled(NamedTuple):
     """The images of a part, and the class of each."""
 
-    pictures: list[Picture]
+    pictures: list[EncodedImage]
     y: Ints
 
     def rows(self, rows: Ints) -> "Labelled":
@@ -71,7 +71,7 @@ def images(
     model = train.pictures[0]
 
     def split(part: Labelled, change: Transform | None) -> SampleSplit:
-        pictures = Pictures(part.pictures, model, size=size, gray=gray, transform=change)
+        pictures = DecodedImages(part.pictures, model, size=size, gray=gray, transform=change)
         return SampleSplit(ImageSamples(pictures, part.y), name=f"'{folder}'")
 
     return Dataset("images", split(train, transform), split(test, test_transform), len(names))
@@ -114,12 +114,12 @@ def _class_folders(folder: Path, known: Sequence[str] | None = None) -> list[str
 
 
 def _labelled(folder: Path, present: Sequence[str], names: Sequence[str]) -> Labelled:
-    pictures: list[Picture] = []
+    pictures: list[EncodedImage] = []
     y: list[int] = []
     for name in present:
         files = _images(folder / name)
         check(bool(files), f"class '{name}' is empty: there is no image in '{folder / name}'")
-        pictures += map(Picture, files)
+        pictures += map(EncodedImage, files)
         y += [names.index(name)] * len(files)
     return Labelled(pictures, np.array(y, np.int64))
 

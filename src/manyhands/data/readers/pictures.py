@@ -25,7 +25,7 @@ EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr",
 Transform = Callable[[Any], Any]
 
 
-class Picture(NamedTuple):
+class EncodedImage(NamedTuple):
     """An encoded image: a file, or a range of its bytes."""
 
     file: Path
@@ -62,7 +62,7 @@ def read_range(file: Path, start: int, length: int) -> bytes:
 
 
 @final
-class Pictures:
+class DecodedImages:
     """Images that are decoded when they are asked for: fractions of the shape (3 or 1, height, width).
 
     With `size` the shorter side becomes so long, and a square is cut from the middle; without it all images must have
@@ -71,8 +71,8 @@ class Pictures:
 
     def __init__(
         self,
-        pictures: Sequence[Picture],
-        model: Picture,
+        pictures: Sequence[EncodedImage],
+        model: EncodedImage,
         *,
         size: int | None = None,
         gray: bool = False,
@@ -102,7 +102,7 @@ class Pictures:
             if self._transform is None and self._size is None:
                 self._check_sides(picture, sides)
 
-    def _check_sides(self, picture: Picture, sides: tuple[int, int]) -> None:
+    def _check_sides(self, picture: EncodedImage, sides: tuple[int, int]) -> None:
         if self._size is not None:
             return
         if self._sides is None:
@@ -115,7 +115,7 @@ class Pictures:
         )
 
 
-def decoded(picture: Picture, mode: str) -> "Image":
+def decoded(picture: EncodedImage, mode: str) -> "Image":
     """Return an image in colour, or in gray with the mode `L`."""
     from PIL import Image
 
@@ -125,7 +125,7 @@ def decoded(picture: Picture, mode: str) -> "Image":
         return image.convert(mode)
 
 
-def sides_of(picture: Picture) -> tuple[int, int]:
+def sides_of(picture: EncodedImage) -> tuple[int, int]:
     """Return the width and height that an image's header gives, and verify what can be without decoding it."""
     from PIL import Image
 
@@ -152,7 +152,7 @@ def _resized(image: "Image", size: int) -> "Image":
     return image.resize((size, size), Resampling.BILINEAR, box=(left, top, left + shorter, top + shorter))
 
 
-def _transformed(value: Any, picture: Picture) -> Tensor:
+def _transformed(value: Any, picture: EncodedImage) -> Tensor:
     """Return what a transform has made of an image as a tensor; a Pillow image becomes fractions."""
     if isinstance(value, Tensor):
         return value
@@ -166,7 +166,7 @@ def _transformed(value: Any, picture: Picture) -> Tensor:
     return as_fractions(value)
 
 
-def _check_mode(image: "Image", picture: Picture) -> None:
+def _check_mode(image: "Image", picture: EncodedImage) -> None:
     check(
         image.mode in EIGHT_BITS,
         f"{picture.what} has pixels of Pillow's mode '{image.mode}', but only 8 bits a colour are read; "
@@ -175,7 +175,7 @@ def _check_mode(image: "Image", picture: Picture) -> None:
 
 
 @contextmanager
-def _readable(picture: Picture) -> Iterator[None]:
+def _readable(picture: EncodedImage) -> Iterator[None]:
     try:
         yield
     except (ManyhandsError, MemoryError):

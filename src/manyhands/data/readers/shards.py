@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from manyhands.data.readers.pictures import Picture
+from manyhands.data.readers.pictures import EncodedImage
 from manyhands.data.readers.scanning import bar_over
 from manyhands.errors import ManyhandsError, UserError, check, listed
 
-Member = Picture
+Member = EncodedImage
 """A range of a shard's bytes, with its name."""
 
 

@@ -16,11 +16,11 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from manyhands.data.arrays import PARSING, as_tensor
-from manyhands.data.readers.columns import names_in
+from manyhands.data.readers.columnar.columns import names_in
 from manyhands.data.readers.extras import check_installed
 from manyhands.data.readers.labels import class_names, class_numbers, hold_out_any, shorten, shuffled
 from manyhands.data.readers.parts import by_name, files_in
-from manyhands.data.readers.pictures import SUFFIXES, Pictures, read_range
+from manyhands.data.readers.pictures import SUFFIXES, DecodedImages, read_range
 from manyhands.data.readers.shards import Member, Sample, index_shards
 from manyhands.data.readers.words import WORDS, check_words, hashed
 from manyhands.data.samples.split import SampleSplit
@@ -75,7 +75,7 @@ def load_tar(
 class ShardSamples:
     """Samples of shards as a map-style dataset; the targets are in memory."""
 
-    def __init__(self, samples: Sequence[Sample], y: Tensor, inputs: "Pictures | Members") -> None:
+    def __init__(self, samples: Sequence[Sample], y: Tensor, inputs: "DecodedImages | Members") -> None:
         self._samples, self._y, self._inputs = samples, y, inputs
         self.labels = None if y.is_floating_point() else y
 
@@ -141,14 +141,14 @@ def _reader(
     size: int | None,
     gray: bool,
     words: int | None,
-) -> Pictures | Members:
+) -> DecodedImages | Members:
     members = [sample.input for sample in part]
     kinds = {ending.rpartition(".")[2] for ending in inputs}
     is_text = bool(kinds & {*TEXT})
     check(words is None or is_text, f"words={words} of tar needs input=txt, whose words are to be hashed")
     if kinds & {*IMAGES}:
         check_installed("PIL", "pillow", "images", "reading images")
-        return Pictures(members, train[0].input, size=size, gray=gray)
+        return DecodedImages(members, train[0].input, size=size, gray=gray)
     check(size is None and not gray, f"size and gray of tar are for images, but input={'|'.join(inputs)}")
     places = WORDS if words is None else words
     if is_text:

@@ -199,7 +199,7 @@ WHOLE = [encoded(picture(1), kind) for kind in ("png", "jpeg", "gif", "bmp", "ti
 
 
 @given(data=st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=120)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @pytest.mark.filterwarnings("ignore")  # Pillow's, of files that it can read in part
 def test_any_bytes_are_read_or_refused_in_a_sentence(tmp_path: Path, data: st.DataObject) -> None:
     raw = bytearray(data.draw(st.sampled_from(WHOLE)))

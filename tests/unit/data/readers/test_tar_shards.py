@@ -199,7 +199,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @given(data=st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
 def test_any_bytes_are_read_or_refused_in_a_sentence(tmp_path: Path, whole: bytes, data: st.DataObject) -> None:
     raw = bytearray(whole)
     for place, byte in data.draw(st.lists(st.tuples(st.integers(0, len(raw) - 1), st.integers(0, 255)), max_size=6)):

@@ -311,7 +311,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @given(data=st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
 def test_any_bytes_are_read_or_refused_in_a_sentence(
     tmp_path: Path, whole: dict[str, bytes], data: st.DataObject
 ) -> None:

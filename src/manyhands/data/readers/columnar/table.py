@@ -34,7 +34,7 @@ class TableFile(NamedTuple):
     """Bytes of memory that all columns take; of a file that is mapped into memory 0."""
 
 
-class Table(NamedTuple):
+class TypedTable(NamedTuple):
     """One or more files of the same columns."""
 
     files: list[TableFile]
@@ -68,7 +68,7 @@ class Table(NamedTuple):
             )
         return kinds[0]
 
-    def pieces(self, columns: Sequence[str]) -> Iterator["Piece"]:
+    def pieces(self, columns: Sequence[str]) -> Iterator["RowGroup"]:
         """Yield the pieces of all files, with these columns alone; none is held back."""
         for file in self.files:
             start = 0
@@ -76,12 +76,12 @@ class Table(NamedTuple):
                 with readable(file.path):
                     table = file.read(index, list(columns))
                     table.validate(full=True)  # offsets of a damaged file would be followed anywhere
-                yield Piece(file.path, start, table)
+                yield RowGroup(file.path, start, table)
                 start += table.num_rows
             check(start == file.rows, f"'{file.path}' says it has {file.rows} rows, but {start} are in it")
 
 
-class Piece(NamedTuple):
+class RowGroup(NamedTuple):
     """Some columns of consecutive rows."""
 
     path: Path
@@ -121,7 +121,7 @@ def readable(path: Path) -> Iterator[None]:
         raise UserError(f"'{path}' cannot be read: {reason}") from None
 
 
-def in_memory(table: Table, columns: Sequence[str]) -> Any:
+def in_memory(table: TypedTable, columns: Sequence[str]) -> Any:
     """Return some columns of all files as one pyarrow table, whose memory is checked before."""
     import pyarrow as pa
 
@@ -130,7 +130,7 @@ def in_memory(table: Table, columns: Sequence[str]) -> Any:
     return pa.concat_tables([piece.table for piece in table.pieces(columns)]).combine_chunks()
 
 
-def check_rows(table: Table, source: Path) -> None:
+def check_rows(table: TypedTable, source: Path) -> None:
     """Refuse a table without rows or without columns."""
     check(bool(table.names), f"'{source}' has no columns")
     check(table.rows > 0, f"'{source}' has columns but no rows: {listed(table.names)}")

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from manyhands.data.folds import Ints
 from manyhands.data.memory import check_size
+from manyhands.data.readers.columnar.table import RowGroup, TypedTable
 from manyhands.data.readers.labels import class_names, class_numbers
-from manyhands.data.readers.tables import Piece, Table
 from manyhands.data.readers.words import WORDS, check_words, hashed
 from manyhands.errors import UserError, check, listed
 from manyhands.replica.nested import Nested
@@ -46,7 +46,7 @@ class Read(NamedTuple):
 
 
 def choose(
-    table: Table, owner: str, label: str | None, text: str | None, words: int | None, features: str | None
+    table: TypedTable, owner: str, label: str | None, text: str | None, words: int | None, features: str | None
 ) -> Wanted:
     """Return the columns that the options of a source name; by default all but the labels are features."""
     if label is None:
@@ -71,7 +71,7 @@ def names_in(text: str) -> list[str]:
     return names
 
 
-def read_columns(table: Table, wanted: Wanted, owner: str) -> Read:
+def read_columns(table: TypedTable, wanted: Wanted, owner: str) -> Read:
     """Read the wanted columns of all rows, a piece at a time; the memory they take is checked before."""
     if wanted.text:
         return _read_text(table, wanted, wanted.text, owner)
@@ -100,7 +100,7 @@ def read_columns(table: Table, wanted: Wanted, owner: str) -> Read:
     return Read(next(iter(x.values())) if len(x) == 1 else x, [np.concatenate(values) for values in labels])
 
 
-def _fill(columns: dict[str, Array], name: str, rows: Array, start: int, table: Table) -> None:
+def _fill(columns: dict[str, Array], name: str, rows: Array, start: int, table: TypedTable) -> None:
     """Copy the lists of consecutive rows to their place in the array of the whole column."""
     if name not in columns:
         values = table.rows * math.prod(rows.shape[1:])
@@ -115,7 +115,7 @@ def _fill(columns: dict[str, Array], name: str, rows: Array, start: int, table: 
     whole[start : start + len(rows)] = rows
 
 
-def targets(read: Sequence[Read], wanted: Wanted, table: Table) -> tuple[list[Tensor], int]:
+def targets(read: Sequence[Read], wanted: Wanted, table: TypedTable) -> tuple[list[Tensor], int]:
     """Return the targets of every part, and the number of classes; 0 where they are numbers.
 
     One label column of whole numbers, truth values or texts gives classes; one of fractions numbers of the shape
@@ -137,7 +137,7 @@ def targets(read: Sequence[Read], wanted: Wanted, table: Table) -> tuple[list[Te
     return [torch.from_numpy(np.stack(part.y, axis=1).astype(dtype)) for part in read], 0
 
 
-def labels_of_rows(pieces: Sequence[Piece], name: str, what: str) -> tuple[list[Ints] | None, int]:
+def labels_of_rows(pieces: Sequence[RowGroup], name: str, what: str) -> tuple[list[Ints] | None, int]:
     """Return the label of each row of all pieces, and the number of classes, 0 where it is not known.
 
     Texts become numbers, whole numbers stay; other columns hold no labels.
@@ -159,7 +159,7 @@ def is_list(kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def as_rows(piece: Piece, name: str) -> Array:
+def as_rows(piece: RowGroup, name: str) -> Array:
     """Return a column of lists as an array with a row for each; lists may be nested, but must have one length."""
     from pyarrow import types
 
@@ -187,7 +187,7 @@ def as_rows(piece: Piece, name: str) -> Array:
     return values.reshape(shape[0], *(tensor_shape or shape[1:]))
 
 
-def _read_text(table: Table, wanted: Wanted, text: str, owner: str) -> Read:
+def _read_text(table: TypedTable, wanted: Wanted, text: str, owner: str) -> Read:
     check(
         is_text(table.type_of(text)),
         f"column '{text}' of '{table.path}' holds {table.type_of(text)}, not text",
@@ -206,7 +206,7 @@ def _read_text(table: Table, wanted: Wanted, text: str, owner: str) -> Read:
     return Read(x, [np.concatenate(values) for values in labels])
 
 
-def _label(piece: Piece, name: str) -> Array:
+def _label(piece: RowGroup, name: str) -> Array:
     kind = piece.table.schema.field(name).type
     if is_list(kind):
         return as_rows(piece, name)
@@ -230,7 +230,7 @@ def _classes(train: Array, others: Sequence[Array], what: str) -> tuple[list[Int
     return [class_numbers(values.tolist(), names) for values in (train, *others)], len(names)
 
 
-def _numbers(piece: Piece, name: str) -> Array:
+def _numbers(piece: RowGroup, name: str) -> Array:
     values = _values(piece.column(name), f"column '{name}' of '{piece.path}'")
     _check_finite(values[:, None], piece, name)
     return values
@@ -247,7 +247,7 @@ def _values(array: Any, what: str) -> Array:
     return values
 
 
-def _check_finite(values: Array, piece: Piece, name: str) -> None:
+def _check_finite(values: Array, piece: RowGroup, name: str) -> None:
     if values.dtype.kind != "f":
         return
     bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
@@ -255,7 +255,7 @@ def _check_finite(values: Array, piece: Piece, name: str) -> None:
         raise UserError(f"{piece.place(name, int(bad[0]))} is no finite number")
 
 
-def _check_number(table: Table, name: str, hint: str) -> None:
+def _check_number(table: TypedTable, name: str, hint: str) -> None:
     kind = table.type_of(name)
     check(
         is_number(kind),

@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-from manyhands.data.readers.arrow import open_arrow
-from manyhands.data.readers.columns import choose, read_columns, targets
+from manyhands.data.readers.columnar.arrow import open_arrow
+from manyhands.data.readers.columnar.columns import choose, read_columns, targets
+from manyhands.data.readers.columnar.parquet import open_parquet
+from manyhands.data.readers.columnar.table import TypedTable
 from manyhands.data.readers.labels import hold_out_any, shuffled
-from manyhands.data.readers.parquet import open_parquet
-from manyhands.data.readers.tables import Table
 from manyhands.data.split import Dataset, Split
 from manyhands.errors import check
 from manyhands.replica.nested import Nested, map_tensors
@@ -27,8 +27,8 @@ def load_arrow(source: Path, **options: Any) -> Dataset:
 
 def _loaded(
     owner: str,
-    train: Table,
-    test: Table | None,
+    train: TypedTable,
+    test: TypedTable | None,
     *,
     label: str | None = None,
     text: str | None = None,

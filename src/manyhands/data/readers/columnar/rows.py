@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from manyhands.data.arrays import as_tensor
-from manyhands.data.readers.columns import as_rows, is_list, is_number, is_text, labels_of_rows
+from manyhands.data.readers.columnar.columns import as_rows, is_list, is_number, is_text, labels_of_rows
+from manyhands.data.readers.columnar.parquet import open_parquet
+from manyhands.data.readers.columnar.table import RowGroup, TypedTable, in_memory
 from manyhands.data.readers.labels import hold_out_any, shuffled
-from manyhands.data.readers.parquet import open_parquet
-from manyhands.data.readers.tables import Piece, Table, in_memory
 from manyhands.data.samples.split import SampleSplit
 from manyhands.data.split import COUNT, Dataset
 from manyhands.errors import check, kind_of, listed
@@ -44,7 +44,7 @@ def parquet(
     tables = [in_memory(part, columns) for part in (train, test) if part is not None]
     labels, classes = None, COUNT
     if isinstance(target, str) and decode is None:
-        pieces = [Piece(train.path, 0, table.select([target])) for table in tables]
+        pieces = [RowGroup(train.path, 0, table.select([target])) for table in tables]
         labels, classes = labels_of_rows(pieces, target, f"column '{target}' of '{train.path}'")
     picks = [shuffled(len(table)) for table in tables]
     if test is None:
@@ -53,14 +53,16 @@ def parquet(
 
     def split(part: int) -> SampleSplit:
         table, y = tables[part], None if labels is None else labels[part]
-        rows = Rows(lambda row: table.slice(row, 1), Path(path), picks[part], inputs, target, decode=decode, labels=y)
+        rows = RowSamples(
+            lambda row: table.slice(row, 1), Path(path), picks[part], inputs, target, decode=decode, labels=y
+        )
         return SampleSplit(rows, collate, f"'{path}'")
 
     return Dataset("parquet", split(0), split(1), classes if classes else COUNT)
 
 
 @final
-class Rows:
+class RowSamples:
     """Some rows of a table as a map-style dataset."""
 
     def __init__(
@@ -83,7 +85,7 @@ class Rows:
 
     def __getitem__(self, index: int) -> Any:
         number = int(self._picks[index])
-        piece = Piece(self._path, number, self._read(number))
+        piece = RowGroup(self._path, number, self._read(number))
         row = {name: value_of(piece, name) for name in piece.table.column_names}
         if self._decode is not None:
             row = self._decode(row)
@@ -113,7 +115,7 @@ class Rows:
         )
 
 
-def value_of(piece: Piece, name: str) -> Any:
+def value_of(piece: RowGroup, name: str) -> Any:
     """Return the value of a column in the only row of a piece: numbers as tensors, others as Python's."""
     kind = piece.table.schema.field(name).type
     if is_list(kind) and is_value(kind):
@@ -131,7 +133,7 @@ def is_value(kind: Any) -> bool:
     return is_number(kind)
 
 
-def _check_columns(table: Table, columns: Sequence[str], targets: Sequence[str], *, plain: bool) -> None:
+def _check_columns(table: TypedTable, columns: Sequence[str], targets: Sequence[str], *, plain: bool) -> None:
     """Refuse a column that is not there, and in plain rows a column of values that make no tensor."""
     for name in (*columns, *targets):
         kind = table.type_of(name)

@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from manyhands.data.readers.columnar.table import TableFile, TypedTable, check_rows, readable
 from manyhands.data.readers.extras import check_installed
 from manyhands.data.readers.parts import files_in, part_folders
-from manyhands.data.readers.tables import Table, TableFile, check_rows, readable
 from manyhands.errors import UserError, check
 
 SUFFIXES = (".arrow", ".feather", ".ipc")
@@ -17,10 +17,10 @@ STATE = "state.json"
 """The file in which `datasets` lists the parts of a saved dataset."""
 
 
-def open_arrow(source: Path) -> tuple[Table, Table | None]:
+def open_arrow(source: Path) -> tuple[TypedTable, TypedTable | None]:
     """Return the table to train on, and the one to test on if files or folders are named so."""
     check_installed("pyarrow", "pyarrow", "arrow", "reading Arrow files")
-    train, test = (Table([_opened(file) for file in files]) for files in _files(source))
+    train, test = (TypedTable([_opened(file) for file in files]) for files in _files(source))
     check_rows(train, source)
     if not test.files:
         return train, None

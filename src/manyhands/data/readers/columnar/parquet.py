@@ -3,17 +3,17 @@
 from pathlib import Path
 from typing import Any
 
+from manyhands.data.readers.columnar.table import TableFile, TypedTable, check_rows, readable
 from manyhands.data.readers.extras import check_installed
 from manyhands.data.readers.parts import files_in
-from manyhands.data.readers.tables import Table, TableFile, check_rows, readable
 
 SUFFIXES = (".parquet", ".pq")
 
 
-def open_parquet(source: Path) -> tuple[Table, Table | None]:
+def open_parquet(source: Path) -> tuple[TypedTable, TypedTable | None]:
     """Return the table to train on, and the one to test on if files or folders are named so."""
     check_installed("pyarrow", "pyarrow", "arrow", "reading Parquet files")
-    train, test = (Table([_opened(file) for file in files]) for files in files_in(source, SUFFIXES))
+    train, test = (TypedTable([_opened(file) for file in files]) for files in files_in(source, SUFFIXES))
     check_rows(train, source)
     if not test.files:
         return train, None
