@@ -68,33 +68,37 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     average = Average(replica, config.ema) if config.ema else None
     journal = Journal(rank, plan, cursor, meter, monitor_of(task, config), average)
     scoring, stopped = scoring_of(task, config, data, replica.module), False
-    while True:
-        if plan.wants_evaluation(cursor.step):
-            with result_weights(rank, average):
-                journal.evaluate(data.test, scoring)
-        if stopped or journal.stopped_early or cursor.step >= plan.steps:
-            break
-        meter.start()
-        batches = plan.batches(cursor.step // plan.steps_per_epoch)
-        stretch = plan.steps_until_pause(cursor.step)
-        for step in stretch:
-            due = stepper.step(batches[step % plan.steps_per_epoch], step)
-            if average is not None:
-                average.update()
-
-            if job.after_step is not None:
-                job.after_step(comm, replica, strategy, step)
-            if job.keep_weights:
-                journal.keep_weights()
-            saves = config.checkpoint_every > 0 and (step + 1) % config.checkpoint_every == 0
-            if due or saves or step == stretch[-1]:
-                stopped = journal.note(step + 1, watch)
-            if saves or (stopped and config.checkpoint_every > 0):
-                journal.checkpoint()
-            if stopped:
+    with plan.reading_ahead(workers):
+        while True:
+            if plan.wants_evaluation(cursor.step):
+                with result_weights(rank, average):
+                    journal.evaluate(data.test, scoring)
+            if stopped or journal.stopped_early or cursor.step >= plan.steps:
                 break
-            if meter.seldom and watch.stop_asked():
-                raise Stopped(f"stopped; workers of '{config.sync}' meet at the end of an epoch only: nothing is kept")
+            meter.start()
+            batches = plan.batches(cursor.step // plan.steps_per_epoch)
+            stretch = plan.steps_until_pause(cursor.step)
+            plan.expect(batches, stretch, whole=replica.meets)
+            for step in stretch:
+                due = stepper.step(batches[step % plan.steps_per_epoch], step)
+                if average is not None:
+                    average.update()
+
+                if job.after_step is not None:
+                    job.after_step(comm, replica, strategy, step)
+                if job.keep_weights:
+                    journal.keep_weights()
+                saves = config.checkpoint_every > 0 and (step + 1) % config.checkpoint_every == 0
+                if due or saves or step == stretch[-1]:
+                    stopped = journal.note(step + 1, watch)
+                if saves or (stopped and config.checkpoint_every > 0):
+                    journal.checkpoint()
+                if stopped:
+                    break
+                if meter.seldom and watch.stop_asked():
+                    raise Stopped(
+                        f"stopped; workers of '{config.sync}' meet at the end of an epoch only: nothing is kept"
+                    )
 
     strategy.finish(replica, group)
     if average is not None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import final
@@ -9,9 +10,10 @@ from typing import final
 import torch
 from torch import Tensor
 
+from manyhands.comm import Comm
 from manyhands.comm.exact import subtrees
 from manyhands.config import RunConfig
-from manyhands.data import AnySplit
+from manyhands.data import AnySplit, SampleSplit
 from manyhands.data.order import batches, cut, num_batches, permutation
 from manyhands.data.samples.ahead import ReadAhead
 from manyhands.replica import Batch
@@ -54,8 +56,8 @@ class Plan:
     """Whether the rank sees the same samples in every epoch: those that the first epoch gives it."""
     gathering: Stopwatch = field(default_factory=Stopwatch, compare=False)
     """Times how long the rows of the batches are gathered from the data."""
-    ahead: ReadAhead | None = None
-    """Reads ahead what is expected, of data that is read sample by sample by processes of its own."""
+    _ahead: list[ReadAhead] = field(default_factory=list, init=False, compare=False)
+    """What reads samples ahead at the moment, if anything."""
 
     @cached_property
     def batch_size(self) -> int:
@@ -145,9 +147,20 @@ class Plan:
         first, last = subtrees(self.config.lanes, self.size)[self.rank]
         return [cut(rows, self.config.lanes, lane) for lane in range(first, last)]
 
+    @contextmanager
+    def reading_ahead(self, workers: Comm) -> Iterator[None]:
+        """Let processes of this rank read samples ahead inside the block, if they are wanted, and end them after it."""
+        with ExitStack() as stack:
+            if self.config.data_workers and isinstance(self.split, SampleSplit):
+                workers.barrier()  # a thread that computes meanwhile could leave locks closed in the forked processes
+                self._ahead.append(stack.enter_context(closing(ReadAhead(self.split, self.config.data_workers))))
+                stack.callback(self._ahead.clear)
+                workers.barrier()
+            yield
+
     def expect(self, batches: Sequence[Indices], steps: Sequence[int], *, whole: bool = False) -> None:
         """Let data that is read sample by sample be read ahead, for the steps of an epoch with these global batches."""
-        if self.ahead is None:
+        if not self._ahead:
             return
         pieces = [
             here
@@ -155,7 +168,7 @@ class Plan:
             for lane in self._lanes(batches[step % self.steps_per_epoch])
             for _, _, here in self._cuts(batches[step % self.steps_per_epoch], *lane, whole)
         ]
-        self.ahead.expect(pieces, steps[0] // self.steps_per_epoch)
+        self._ahead[0].expect(pieces, steps[0] // self.steps_per_epoch)
 
     def _cuts(self, indices: Indices, start: int, stop: int, whole: bool) -> Iterator[tuple[int, int, Indices]]:
         """Yield the rows from `start` to `stop`, from and to and their indices, at most `micro_batch` at a time.
@@ -170,7 +183,8 @@ class Plan:
     def _pieces(self, indices: Indices, start: int, stop: int, step: int, whole: bool) -> Iterator[Piece]:
         """Yield the batches of a lane, each with its share of the global batch."""
         key, epoch = mix_key(self.config.seed, step), step // self.steps_per_epoch
-        dtype, rows, source = getattr(torch, self.config.dtype), _num_rows(indices), self.ahead or self.split
+        dtype, rows = getattr(torch, self.config.dtype), _num_rows(indices)
+        source = self._ahead[0] if self._ahead else self.split
         for a, b, here in self._cuts(indices, start, stop, whole):
             begun_s = self.gathering.clock()
             x, y = source.batch(here, dtype, epoch)

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing.connection import wait
 from typing import Any, NamedTuple, final
 
 import torch
@@ -29,6 +30,8 @@ from manyhands.replica.nested import Nested
 
 Indices = Tensor | slice
 
+ENDING_S = 2.0
+"""How long a process may take to be gone after it has left a batch unsent."""
 NOTHING = -1
 """In the place of the number of a sample: none is being read."""
 
@@ -73,7 +76,7 @@ class ReadAhead:
         self._coming.popleft()
         try:
             batch = next(self._iterator)
-        except RuntimeError as error:
+        except (RuntimeError, OSError, EOFError) as error:  # the last two, if it ended amid sending a batch
             raise ManyhandsError(self._cause() or f"a data worker failed: {error}") from None
         if isinstance(batch, _Failed):
             raise TaskFileFailed(batch.sentence)
@@ -90,7 +93,9 @@ class ReadAhead:
 
     def _cause(self) -> str:
         """Return which process ended, why, and what it read."""
-        for place, worker in enumerate(self._iterator._workers):
+        workers = self._iterator._workers
+        wait([worker.sentinel for worker in workers], ENDING_S)
+        for place, worker in enumerate(workers):
             if not worker.is_alive():
                 number, code = int(self._reading[place]), worker.exitcode or 0
                 how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
@@ -98,19 +103,6 @@ class ReadAhead:
                 what = f" while it read sample {number} of {self._split.name}" if number != NOTHING else ""
                 return f"a data worker {how}{what}{full}"
         return ""
-
-
-@contextmanager
-def reading_ahead(split: object, workers: int) -> Iterator[ReadAhead | None]:
-    """Yield what reads samples ahead; None where samples are in memory, or no processes are wanted."""
-    if workers == 0 or not isinstance(split, SampleSplit):
-        yield None
-        return
-    ahead = ReadAhead(split, workers)
-    try:
-        yield ahead
-    finally:
-        ahead.close()
 
 
 @final
