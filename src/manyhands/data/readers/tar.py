@@ -24,7 +24,7 @@ from manyhands.data.readers.pictures import SUFFIXES, DecodedImages, read_range
 from manyhands.data.readers.shards import Member, Sample, index_shards
 from manyhands.data.readers.words import WORDS, check_words, hashed
 from manyhands.data.samples.split import SampleSplit
-from manyhands.data.split import Dataset
+from manyhands.data.split import MAX_CLASSES, Dataset
 from manyhands.errors import UserError, check, shown
 from manyhands.replica.nested import Nested
 
@@ -182,18 +182,19 @@ def _targets(parts: Sequence[Sequence[tuple[Member, Any]]], what: str) -> tuple[
         return _text_classes(parts, what)
     model, first = every[0]
     for member, value in every:
-        check(isinstance(value, Tensor), f"{member.what} must be a number or a list of numbers, got {shown(value)}")
-        check(
-            value.shape == first.shape,
-            f"{member.what} has the shape {tuple(value.shape)}, but {model.what} has {tuple(first.shape)}",
-        )
+        if not isinstance(value, Tensor):
+            raise UserError(f"{member.what} must be a number or a list of numbers, got {shown(value)}")
+        if value.shape != first.shape:
+            shapes = tuple(value.shape), tuple(first.shape)
+            raise UserError(f"{member.what} has the shape {shapes[0]}, but {model.what} has {shapes[1]}")
     whole = not any(value.is_floating_point() for _, value in every)
     if first.ndim or not whole:
         stacked = [torch.stack([value if whole else value.double() for _, value in part]) for part in parts if part]
         return [y if first.ndim else y[:, None] for y in stacked], 0
-    negative = next((member for member, value in every if value < 0), None)
-    check(negative is None, f"{negative.what if negative else ''} is negative, but classes are numbered from 0")
     ys = [torch.tensor([int(value) for _, value in part]) for part in parts if part]
+    for (member, _), label in zip(every, torch.cat(ys).tolist(), strict=True):
+        if not 0 <= label < MAX_CLASSES:
+            raise UserError(f"{member.what} is class {label}, but classes are numbered from 0 to {MAX_CLASSES - 1}")
     return ys, 1 + max(int(y.max()) for y in ys)
 
 

@@ -139,7 +139,7 @@ def replace(ending: str, raw: bytes) -> Callable[[int, Members], None]:
         (None, "input=jpg,target=cls", "sample 'part/00000' of '.*s-0.tar' has no jpg, only png, cls, txt"),
         (drop, "input=png,target=cls", "sample 'part/00013' of '.*s-1.tar' has no cls, only png, txt"),
         (replace("cls", b"two"), "input=png,target=cls", r"'part/00013.cls' of '.*' cannot be read as cls: inv"),
-        (replace("cls", b"-2"), "input=png,target=cls", r"'part/00013.cls' of '.*' is negative"),
+        (replace("cls", b"-2"), "input=png,target=cls", r"'part/00013.cls' of '.*' is class -2, but"),
         (replace("deg.json", b"[1]"), "input=png,target=deg.json", r"'part/00013.deg.json' .* the shape \(1,\), but"),
         (replace("deg.json", b"{"), "input=png,target=deg.json", r"'part/00013.deg.json' .* be read as json"),
         (replace("deg.json", b"[1,[2]]"), "input=png,target=deg.json", "must hold finite numbers, .* of one length"),
