@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from manyhands.data.readers.columnar.table import TableFile, TypedTable, check_rows, readable
+from manyhands.data.readers.columnar.table import TableFile, TypedTable, check_names, check_rows, readable
 from manyhands.data.readers.extras import check_installed
 from manyhands.data.readers.parts import files_in, part_folders
 from manyhands.errors import UserError, check
@@ -60,19 +60,20 @@ def _opened(path: Path) -> TableFile:
 
     with readable(path):
         check(path.stat().st_size > 0, f"'{path}' is empty")
-        # The map stays open as long as a table refers to it.
+        # The map stays open as long as a batch refers to it.
         stream = pa.memory_map(str(path))
         if stream.read(len(FILE_MARK)) == FILE_MARK:
             file = pa.ipc.open_file(stream)
-            batches = [file.get_batch(i) for i in range(file.num_record_batches)]
-            schema = file.schema
+            schema, pieces, batch = file.schema, file.num_record_batches, file.get_batch
         else:
             stream.seek(0)
             reader = pa.ipc.open_stream(stream)
-            batches, schema = list(reader), reader.schema
-        rows = sum(batch.num_rows for batch in batches)
+            batches = list(reader)
+            schema, pieces, batch = reader.schema, len(batches), batches.__getitem__
+        check_names(schema)
+        rows = sum(batch(index).num_rows for index in range(pieces))  # held by nobody: compressed ones are unpacked
 
     def read(index: int, columns: list[str]) -> Any:
-        return pa.Table.from_batches([batches[index]]).select(columns)
+        return pa.Table.from_batches([batch(index)]).select(columns)
 
-    return TableFile(path, schema, rows, len(batches), read)
+    return TableFile(path, schema, rows, pieces, read)

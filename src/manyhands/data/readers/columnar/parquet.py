@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from manyhands.data.readers.columnar.table import TableFile, TypedTable, check_rows, readable
+from manyhands.data.readers.columnar.table import TableFile, TypedTable, check_names, check_rows, readable
 from manyhands.data.readers.extras import check_installed
 from manyhands.data.readers.parts import files_in
 
@@ -28,6 +28,7 @@ def _opened(path: Path) -> TableFile:
         # Threads of pyarrow's would not live on in processes that are forked to read ahead.
         with ParquetFile(path, pre_buffer=False) as file:
             schema, rows, pieces = file.schema_arrow, file.metadata.num_rows, file.num_row_groups
+            check_names(schema)
             unpacked = sum(file.metadata.row_group(i).total_byte_size for i in range(pieces))
         return TableFile(path, schema, rows, pieces, lambda index, columns: _row_group(path, index, columns), unpacked)
 

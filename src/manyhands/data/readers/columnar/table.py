@@ -130,6 +130,12 @@ def in_memory(table: TypedTable, columns: Sequence[str]) -> Any:
     return pa.concat_tables([piece.table for piece in table.pieces(columns)]).combine_chunks()
 
 
+def check_names(schema: Any) -> None:
+    """Raise what pyarrow raises of names that are no text, while the file is being opened."""
+    for field in schema:
+        _ = field.name, str(field.type)
+
+
 def check_rows(table: TypedTable, source: Path) -> None:
     """Refuse a table without rows or without columns."""
     check(bool(table.names), f"'{source}' has no columns")
