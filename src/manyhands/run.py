@@ -31,7 +31,7 @@ from manyhands.tasks.init import untaken
 from manyhands.tasks.load import check_not_importing, name_of
 from manyhands.tasks.setup import load_data, make_replica, trial_device, without_init
 from manyhands.tasks.trial import saying, try_parts
-from manyhands.training.caveats import check_norms, check_own_optimizer, notes_of, warnings_of
+from manyhands.training.caveats import check_norms, check_own_optimizer, check_rates, notes_of, warnings_of
 from manyhands.training.checkpoint import check_fits, check_workers, newest_sound, read_cursor
 from manyhands.training.job import Job
 from manyhands.training.loop import train_rank
@@ -184,10 +184,11 @@ def try_step(config: RunConfig, task: Task | None = None) -> Ready:
         f"{config.size} workers cannot share {samples} training samples; use at most {samples} workers",
     )
     try_parts(task, config, data, device)
-    check_own_optimizer(config, task, device)
     with saying("a trial step failed", config):
         replica = make_replica(task, config, data, device)
         check_norms(config, replica)
+        check_own_optimizer(config, task, replica)
+        check_rates(replica, plan)
         rows = min(2, samples)
         x, y = data.train.batch(slice(0, rows), replica.params.dtype)
         replica.forward_backward(Batch(x, y, told_rows=rows).to(device), 1.0)
@@ -202,7 +203,7 @@ def _check_slices(config: RunConfig, replica: Replica, data: Dataset) -> None:
     x, single_x = (
         moved(data.train.batch(slice(0, n), replica.params.dtype)[0], replica.params.device) for n in (rows, 1)
     )
-    traits = traits_of(replica.module, x, rows)
+    traits = traits_of(replica.module, x)
     check(
         not (traits.global_random and config.exact and config.engine in ("threads", "hybrid")),
         "--exact cannot share out a model that draws from a process-wide generator among threads; "
@@ -212,7 +213,7 @@ def _check_slices(config: RunConfig, replica: Replica, data: Dataset) -> None:
     if not (replica.meets and single[0]) and not (traits.batch_statistics and single[1]):
         return
     try:
-        traits_of(replica.module, single_x, 1)
+        traits_of(replica.module, single_x)
     except ValueError:
         layer = traits.batch_statistics[0] if traits.batch_statistics else "a BatchNorm layer"
         if replica.meets and single[0]:

@@ -25,7 +25,7 @@ def test_they_are_those_of_a_plain_training_loop(task: str) -> None:
     data = load_data(description, config)
     torch.manual_seed(1)
     module = description.model(data)
-    optimizer = description.make_optimizer(list(module.parameters()), config.lr)
+    optimizer = description.make_optimizer(list(module.parameters()), config)
     size = len(data.train) if config.batch_size == "full" else min(config.batch_size, len(data.train))
     losses: list[float] = []
     while len(losses) < STEPS:

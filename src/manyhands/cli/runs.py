@@ -140,9 +140,12 @@ def _result(r: RunRecord) -> dict[str, str]:
 
 def _speed(r: RunRecord) -> dict[str, str]:
     steady, busy = r.steady, r.compute_s + r.comm_s + r.wait_s
-    parts = (("compute", steady.compute_ms), ("serial", steady.serial_ms), ("comm", steady.comm_ms))
-    split = ", ".join(f"{name} {share(ms, steady.step_ms)}" for name, ms in (*parts, ("wait", steady.wait_ms)))
-    shares = f"compute {share(r.compute_s, busy)}, comm {share(r.comm_s, busy)}, wait {share(r.wait_s, busy)}"
+    data_ms = steady.gather_ms
+    parts = (("compute", steady.compute_ms - data_ms), ("data", data_ms), ("serial", steady.serial_ms))
+    others = (("comm", steady.comm_ms), ("wait", steady.wait_ms))
+    split = ", ".join(f"{name} {share(ms, steady.step_ms)}" for name, ms in (*parts, *others))
+    training = (("compute", r.compute_s - r.data_s), ("data", r.data_s), ("comm", r.comm_s), ("wait", r.wait_s))
+    shares = ", ".join(f"{name} {share(s, busy)}" for name, s in training)
     median, late = (duration(ms / 1e3 or None) for ms in (r.step_ms.median, r.step_ms.p90))
     return {
         "samples/s": rate(r.samples_per_s),

@@ -127,10 +127,16 @@ def left_s(p: Pulse) -> float | None:
     return p.eta_s if p.samples_per_s > 0 else None
 
 
+LEAST_SHOWN = 0.02
+"""Share of the time from which waiting for data is shown apart from computing."""
+
+
 def pulse_parts(p: Pulse) -> list[BarText]:
     """Return the texts beside a training run's bar."""
     busy = p.compute_s + p.comm_s + p.wait_s
-    split = (("compute", p.compute_s), ("comm", p.comm_s), ("wait", p.wait_s))
+    data = [("data", p.data_s)] if p.data_s >= LEAST_SHOWN * busy > 0 else []
+    compute_s = p.compute_s - sum(s for _, s in data)
+    split = (("compute", compute_s), *data, ("comm", p.comm_s), ("wait", p.wait_s))
     parts = [
         BarText(f"step {p.step:,}/{p.steps:,} {share(p.step, p.steps, 0)}"),
         BarText(f"train loss {fixed(p.loss, 4)}", 1),

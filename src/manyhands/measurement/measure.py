@@ -163,6 +163,8 @@ def figures(record: RunRecord) -> Measure:
         slowest=max(workers, key=usual_ms, default=None),
         **record.model_dump(include=KEPT),
         **record.steady.model_dump(exclude={"steps"}),
+        by_sample=record.by_sample,
+        data_workers=record.config.data_workers,
     )
 
 

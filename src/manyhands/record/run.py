@@ -51,6 +51,8 @@ class RankRecord(BaseModel):
     compute_s: float
     serial_s: float = 0.0
     """Part of `compute_s` that every worker repeats: the optimiser's step and the loop around it."""
+    data_s: float = 0.0
+    """Part of `compute_s` in which it waited for data: gathered rows, or read samples."""
     comm_s: float
     wait_s: float
     max_rss_bytes: int
@@ -74,7 +76,7 @@ class Steady(BaseModel):
     comm_ms: float
     wait_ms: float
     gather_ms: float = 0.0
-    """Part of `compute_ms`: gathering the rows of a batch from the data."""
+    """Part of `compute_ms`: waiting for the rows of a batch, gathered in memory or read sample by sample."""
 
 
 class Others(BaseModel):
@@ -163,6 +165,10 @@ class RunRecord(BaseModel):
     step_ms: Quantiles
     steady: Steady
     compute_s: float
+    data_s: float = 0.0
+    """Part of `compute_s`: waiting for data, which is gathered in memory, or read sample by sample."""
+    by_sample: bool = False
+    """Whether the data was read sample by sample."""
     comm_s: float
     """Time of the exchanges themselves: of each exchange, the time of the rank that waited least."""
     wait_s: float
@@ -213,6 +219,8 @@ class Pulse(BaseModel):
     """Seconds left at that speed."""
     compute_s: float
     """Seconds of computation on this rank."""
+    data_s: float = 0.0
+    """Part of them: waiting for data."""
     comm_s: float
     """Seconds of the exchanges themselves."""
     wait_s: float

@@ -103,7 +103,11 @@ class Measure(BaseModel):
     comm_ms: float = 0.0
     wait_ms: float = 0.0
     gather_ms: float = 0.0
-    """Part of `compute_ms`: gathering rows from the data."""
+    """Part of `compute_ms`: gathering rows from the data, or waiting for samples."""
+    by_sample: bool = False
+    """Whether the data was read sample by sample."""
+    data_workers: int = 0
+    """Processes of each worker that read samples ahead."""
     typical: RankSteps | None = None
     """The worker with the (lower) median time per row; None in records of older versions."""
     slowest: RankSteps | None = None

@@ -95,7 +95,8 @@ class Replica(ABC):
 
     def shapes(self) -> list[tuple[int, ...]]:
         """Return the shapes of the trainable weights, in their order in `params`."""
-        return [tuple(p.shape) for p in self.module.parameters() if p.requires_grad]
+        named = dict(self.module.named_parameters())
+        return [tuple(named[name].shape) for name in self.spans if name in named]
 
 
 Piece = tuple[Batch, float]

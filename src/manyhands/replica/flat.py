@@ -10,12 +10,14 @@ from torch import Tensor, nn
 from manyhands.config import Precision
 from manyhands.replica.base import Batch, Replica
 from manyhands.replica.criterion import Criterion
+from manyhands.replica.drawing import keyed
 from manyhands.replica.layout import Layout
 from manyhands.replica.nested import Nested, call, map_tensors
+from manyhands.replica.optimizer.groups import Recipe
 from manyhands.replica.peers import Peers
 from manyhands.replica.precision import LossScale, autocast
 from manyhands.replica.random import Draws, seed_generators
-from manyhands.replica.update import OptimizerFactory, Update
+from manyhands.replica.update import Update
 
 
 @final
@@ -27,18 +29,18 @@ class FlatReplica(Replica):
         module: nn.Module,
         layout: Layout,
         criterion: Criterion,
-        optimizer: OptimizerFactory,
+        recipe: Recipe,
         draws: Draws,
         reseed: bool,
         peers: Peers,
         precision: Precision = "fp32",
     ) -> None:
-        self.module, self._layout, self._draws, self._reseed, self.peers = module, layout, draws, reseed, peers
+        self.module, self._layout, self.draws, self._reseed, self.peers = module, layout, draws, reseed, peers
         self.criterion, self.precision, self.loss_scale = criterion, precision, LossScale(precision)
         self.params, self.grads, self.spans = layout.params, layout.grads, layout.spans
         n = layout.num_weights
         self._statistics, self._changes = self.params[n:], self.grads[n:]
-        self.update = Update(self.params, self.grads, n, optimizer)
+        self.update = Update(self.params, self.grads, n, recipe, layout.groups)
         self._ready: list[Callable[[int, int], None]] = []
 
     def forward_backward(self, batch: Batch, weight: float) -> Tensor:
@@ -47,7 +49,7 @@ class FlatReplica(Replica):
         meets, self.peers.counts = self.meets and self.peers.size > 1, batch.rows > 0
         if batch.rows == 0 and not meets:
             return nothing
-        self._draws.at(batch.key, batch.first, max(1, batch.rows))
+        self.draws.at(batch.key, batch.first, max(1, batch.rows))
         if self._reseed:
             seed_generators(batch.key ^ batch.first)
         self.refresh()
@@ -64,7 +66,7 @@ class FlatReplica(Replica):
 
         The loss of those may be NaN, as that of padding alone is: only the layers that meet others are passed.
         """
-        with autocast(self.precision, self.params.device):
+        with autocast(self.precision, self.params.device), keyed(self.draws):
             output = call(self.module, batch.x)
             if weight:
                 loss = self.criterion.loss(output, batch.y)

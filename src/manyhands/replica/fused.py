@@ -4,7 +4,6 @@ Every product goes into a preallocated buffer and every weight gradient straight
 batches of 32 to 64 rows autograd's bookkeeping would cost a fifth to a half of the step.
 """
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
@@ -15,8 +14,9 @@ from torch import Tensor, nn
 from manyhands.replica.base import Batch, Replica
 from manyhands.replica.criterion import CROSS_ENTROPY, OF_CLASSES, Criterion
 from manyhands.replica.layout import Layout
+from manyhands.replica.optimizer.groups import Recipe
 from manyhands.replica.peers import Peers
-from manyhands.replica.update import OptimizerFactory, Update
+from manyhands.replica.update import Update
 
 # Looked up once: the look-up takes as long as the operation.
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
@@ -73,7 +73,7 @@ def can_fuse(module: nn.Module, loss_name: str) -> bool:
 class FusedReplica(Replica):
     """A stack of Linear layers with softmax or sigmoid cross-entropy on top."""
 
-    def __init__(self, module: nn.Module, layout: Layout, criterion: Criterion, optimizer: OptimizerFactory) -> None:
+    def __init__(self, module: nn.Module, layout: Layout, criterion: Criterion, recipe: Recipe) -> None:
         stack = stack_of_layers(module)
         assert stack is not None
         self.module, self.params, self.grads, self.spans = module, layout.params, layout.grads, layout.spans
@@ -85,11 +85,10 @@ class FusedReplica(Replica):
             assert linear.bias.grad is not None
             weight, bias = linear.weight.data, linear.bias.data
             self._layers.append(FusedLayer(weight, weight.t(), bias, linear.weight.grad, linear.bias.grad, activation))
-        starts = [int(layer.weight_grad.storage_offset()) for layer in self._layers]
-        self._layer_spans = list(itertools.pairwise([*starts, self.params.numel()]))
+        self._layer_spans = [_spans_of(layer) for layer in self._layers]
         self._buffers: dict[int, Buffers] = {}
         self._ready: list[Callable[[int, int], None]] = []
-        self.update = Update(self.params, self.grads, self.params.numel(), optimizer)
+        self.update = Update(self.params, self.grads, self.params.numel(), recipe, layout.groups)
 
     @torch.no_grad()
     def forward_backward(self, batch: Batch, weight: float) -> Tensor:
@@ -140,10 +139,18 @@ class FusedReplica(Replica):
             torch.mm(delta.t(), below, out=layer.weight_grad)
             torch.sum(delta, 0, out=layer.bias_grad)
             for fn in self._ready if self.announces else ():
-                fn(*self._layer_spans[i])
+                for span in self._layer_spans[i]:
+                    fn(*span)
             if i:
                 down = torch.mm(delta, layer.weight, out=buffers.deltas[i - 1])
                 delta = through_(down, below, self._layers[i - 1].activation)
+
+
+def _spans_of(layer: FusedLayer) -> list[tuple[int, int]]:
+    """Return where a layer's gradients lie: one span, unless weight and bias are in different groups."""
+    tensors = (layer.weight_grad, layer.bias_grad)
+    (a, b), (c, d) = ((int(t.storage_offset()), int(t.storage_offset()) + t.numel()) for t in tensors)
+    return [(a, d)] if b == c else [(a, b), (c, d)]
 
 
 def activate_(out: Tensor, activation: type[nn.Module] | None) -> Tensor:

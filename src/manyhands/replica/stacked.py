@@ -30,9 +30,10 @@ from manyhands.replica.fused import (
     through_,
 )
 from manyhands.replica.layout import lay_out
+from manyhands.replica.optimizer.groups import OptimizerFactory
 from manyhands.replica.random import Draws, key_random_layers
 from manyhands.replica.traits import traits_of
-from manyhands.replica.update import OptimizerFactory, Update
+from manyhands.replica.update import Update
 
 CACHE_BYTES = 4 << 20
 """Largest size of a stack's weights and gradients on a CPU: more would not stay in the cache between steps."""
@@ -80,9 +81,9 @@ def stack(
 ) -> Stack | None:
     """Return a stack that takes over the weights of `modules`, or None if the models must be trained one by one.
 
-    That is so for networks whose forward pass changes statistics, mixes the rows of a batch or draws from the
-    process-wide generator, for operations that `torch.func.vmap` refuses, and for losses that are no mean over the
-    rows. Convolutions could be stacked, but would be slower. `sample` is a small batch for trial passes.
+    That is so for networks whose forward pass changes statistics, mixes the rows of a batch or draws random numbers
+    other than in dropout layers, for operations that `torch.func.vmap` refuses, and for losses that are no mean over
+    the rows. Convolutions could be stacked, but would be slower. `sample` is a small batch for trial passes.
     """
     criterion = as_criterion(loss)
     modules = [module.to(device=device, dtype=dtype).train() for module in modules]
@@ -91,7 +92,11 @@ def stack(
     sample = sample.to(device=device, dtype=dtype)
     # The trial is made with copies, since a network that is refused must stay as it was.
     trial = FuncStack(copy.deepcopy(modules[:2]), sample.dim(), criterion, optimizer)
-    return FuncStack(modules, sample.dim(), criterion, optimizer) if _fits(trial, sample) else None
+    if not _fits(trial, sample):
+        return None
+    fitting = FuncStack(modules, sample.dim(), criterion, optimizer)
+    fitting.draws.learn(trial.draws.places)
+    return fitting
 
 
 def _fits(trial: "FuncStack", sample: Tensor) -> bool:
@@ -100,7 +105,10 @@ def _fits(trial: "FuncStack", sample: Tensor) -> bool:
     if any(isinstance(layer, nn.modules.conv._ConvNd) for layer in first.modules()):
         return False
     traits = traits_of(first, sample)
-    apart = not (traits.moving or traits.batch_statistics or traits.global_random or traits.remembers)
+    trial.draws.learn(traits.places)
+    # A function that draws by position cannot tell the models of a stack from the rows.
+    drawn = traits.global_random or trial.draws.intercepts
+    apart = not (traits.moving or traits.batch_statistics or drawn or traits.remembers)
     return apart and trial.is_faithful(sample)
 
 
@@ -173,9 +181,9 @@ class FuncStack(Stack):
     def __init__(
         self, modules: list[nn.Module], sample_dims: int, criterion: Criterion, optimizer: OptimizerFactory
     ) -> None:
-        self.modules, self._sample_dims, self._draws = modules, sample_dims, Draws()
+        self.modules, self._sample_dims, self.draws = modules, sample_dims, Draws()
         for module in modules:
-            key_random_layers(module, self._draws)
+            key_random_layers(module, self.draws)
         self._loss = criterion.loss
         self._row_losses = _ROW_LOSSES.get(criterion.name) or _by_row(criterion.loss)
         self.params, self.grads, self.update = _lay_out_rows(modules, optimizer)
@@ -192,7 +200,7 @@ class FuncStack(Stack):
         if x.shape[1] == 0:
             self.grads.zero_()
             return self.grads.new_zeros(len(self.modules))
-        self._draws.at(key, 0, x.shape[1])
+        self.draws.at(key, 0, x.shape[1])
         losses = (self._row_losses(self._run(x, 0), y) * weights).sum(1)
         gradients = torch.autograd.grad(losses.sum(), self._leaves, allow_unused=True)
         for row, gradient in zip(self._leaf_grads, gradients, strict=True):
@@ -224,7 +232,7 @@ class FuncStack(Stack):
 
     @torch.no_grad()
     def _alone(self, module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        self._draws.at(0, 0, x.shape[0])
+        self.draws.at(0, 0, x.shape[0])
         return self._loss(module(x), y)
 
     def _run(self, x: Tensor, x_dim: int | None) -> Tensor:

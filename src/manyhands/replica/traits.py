@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from manyhands.replica.batchnorm import fixed_norms
-from manyhands.replica.nested import Nested, call, map_tensors, num_rows, tensors_in
-from manyhands.replica.random import KeyedDropout, seed_generators
-
-TRIAL_SEED = 0
+from manyhands.replica.criterion import Loss
+from manyhands.replica.drawing import TRIAL_SEED, draws_of, keyed, learn_places
+from manyhands.replica.nested import Nested, call, num_rows, rows_of, tensors_in
+from manyhands.replica.random import Draws, Places, seed_generators
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Traits:
     moving: tuple[str, ...]
     """Buffers that a training forward pass changes, such as BatchNorm's running statistics."""
     global_random: bool
-    """Whether a pass draws from a process-wide generator (`F.dropout`, `torch.rand`, dropout inside an LSTM)."""
+    """Whether a pass draws from a process-wide generator, and not by position (`replica.drawing`)."""
     batch_statistics: tuple[str, ...]
     """The first layer whose output for a row depends on the other rows of the batch, if there is one.
 
@@ -34,23 +34,25 @@ class Traits:
     """
     remembers: bool
     """Whether a pass affects the next one other than by buffers: the model's own generator or hidden state."""
+    places: Places
+    """The batch dimensions of its draws."""
 
 
-def traits_of(module: nn.Module, x: Nested, rows: int | None = None) -> Traits:
-    """Return the traits of a network, from trial passes of copies over `x`, which has `rows` samples."""
-    rows = num_rows(x) if rows is None else rows
+def traits_of(module: nn.Module, x: Nested) -> Traits:
+    """Return the traits of a network, from trial passes of copies over `x`."""
     trial = copy.deepcopy(module).train()
     buffers = [
         (m._buffers, name, b.clone()) for m in trial.modules() for name, b in m._buffers.items() if b is not None
     ]
     _reset(buffers)  # before both passes: where layers share a buffer, each gets its own
     before = {name: b.clone() for name, b in module.named_buffers()}
-    output, global_random = _trial_pass(trial, x, rows)
+    places = _places_of(module, x)
+    output, global_random = _trial_pass(trial, x, places)
     after = dict(trial.named_buffers())
     changed = tuple(name for name, b in before.items() if not torch.equal(after[name], b))
     _reset(buffers)
-    remembers = not _close(output, _trial_pass(trial, x, rows)[0])
-    return Traits(changed, global_random, _first_mixing_layer(module, x, rows), remembers)
+    remembers = not _close(output, _trial_pass(trial, x, places)[0])
+    return Traits(changed, global_random, _first_mixing_layer(module, x, places), remembers, places)
 
 
 def _reset(buffers: list[tuple[dict[str, Tensor | None], str, Tensor]]) -> None:
@@ -58,29 +60,44 @@ def _reset(buffers: list[tuple[dict[str, Tensor | None], str, Tensor]]) -> None:
         of_layer[name] = b.clone()
 
 
-def _first_mixing_layer(module: nn.Module, x: Nested, rows: int) -> tuple[str, ...]:
+def _first_mixing_layer(module: nn.Module, x: Nested, places: Places) -> tuple[str, ...]:
     """Return the first layer whose output for row 0 changes when only the other rows of its input do."""
+    rows = num_rows(x)
     if rows < 2:
         return ()
-
-    def only_first(t: Tensor) -> Tensor:
-        return t[:1].expand_as(t).contiguous() if t.dim() and len(t) == rows else t
-
-    beside_others, beside_itself = (_calls(module, given, rows) for given in (x, map_tensors(only_first, x)))
+    itself = rows_of(x, torch.zeros(rows, dtype=torch.int64))
+    beside_others, beside_itself = (_calls(module, inputs, places) for inputs in (x, itself))
     for (name, inputs, output), (_, other_inputs, other_output) in zip(beside_others, beside_itself, strict=False):
         if _close(inputs, other_inputs) and not _close(output, other_output):
             return (name,)
     return ()
 
 
-def _trial_pass(trial: nn.Module, x: Nested, rows: int) -> tuple[list[Tensor], bool]:
+def _places_of(module: nn.Module, x: Nested) -> Places:
+    """Return the batch dimensions of the network's draws, from passes over `x` and over a row more."""
+    trial = copy.deepcopy(module).train()
+    with untouched_generator(next(tensors_in(x)).device):
+        return learn_places(draws_of(trial), lambda rows: call(trial, rows_of(x, rows)), num_rows(x))
+
+
+def places_of_loss(module: nn.Module, loss: Loss, x: Nested, y: Nested) -> Places:
+    """Return the batch dimensions of what a loss draws; none if it fails, which the first step reports."""
+    trial, of_trial = copy.deepcopy((module, loss))
+    with untouched_generator(next(tensors_in(x)).device):
+        try:
+            out = call(trial.train(), x)
+            return learn_places(Draws(), lambda rows: of_trial(rows_of(out, rows), rows_of(y, rows)), num_rows(x))
+        except Exception:
+            return {}
+
+
+def _trial_pass(trial: nn.Module, x: Nested, places: Places) -> tuple[list[Tensor], bool]:
     """Run the network with the first draws of a step; return row 0 of its output, and whether a generator was used."""
-    for layer in trial.modules():
-        if isinstance(layer, KeyedDropout):
-            layer.draws.at(TRIAL_SEED, 0, rows)
-    device = next((t.device for t in tensors_in(x)), torch.device("cpu"))
-    with untouched_generator(device) as moved:
-        return _first_rows(call(trial, x), rows), moved()
+    draws = draws_of(trial)
+    draws.learn(places)
+    draws.at(TRIAL_SEED, 0, num_rows(x))
+    with untouched_generator(next(tensors_in(x)).device) as moved, keyed(draws):
+        return _first_rows(call(trial, x), num_rows(x)), moved()
 
 
 @contextmanager
@@ -109,9 +126,9 @@ Call = tuple[str, list[Tensor], list[Tensor]]
 """One call of a layer: its name, and row 0 of its inputs and of its outputs."""
 
 
-def _calls(module: nn.Module, x: Nested, rows: int) -> list[Call]:
+def _calls(module: nn.Module, x: Nested, places: Places) -> list[Call]:
     """Run a copy of the network over `x`; return the calls of its layers in the order in which they ended."""
-    trial, calls = copy.deepcopy(module).train(), list[Call]()
+    trial, calls, rows = copy.deepcopy(module).train(), list[Call](), num_rows(x)
 
     def record(label: str, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         calls.append((label, _first_rows((args, kwargs), rows), _first_rows(output, rows)))
@@ -120,7 +137,7 @@ def _calls(module: nn.Module, x: Nested, rows: int) -> list[Call]:
         label = f"layer '{name}' ({type(layer).__name__})" if name else type(layer).__name__
         layer.register_forward_hook(partial(record, label), with_kwargs=True)
     with fixed_norms(trial):
-        _trial_pass(trial, x, rows)
+        _trial_pass(trial, x, places)
     return calls
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from manyhands.record.run import RunDir, RunRecord
 from manyhands.record.texts import count, duration, fixed, rate, times
 from manyhands.report.drawing import Figure
-from manyhands.report.histories import DrawnRun, losses, timelines
+from manyhands.report.histories import DrawnRun, evaluations, losses, timelines
 from manyhands.report.html import Page, Section, Tile, facts
 from manyhands.report.stacks import parts_ms, split_figure
 from manyhands.report.tables.runs import (
@@ -44,7 +44,7 @@ def runs_page(runs: Sequence[tuple[RunDir, RunRecord]]) -> Page:
         tiles=_tiles(first) if len(records) == 1 else [],
         sections=[
             Section("numbers", "The numbers", data=True, tables=tables, notes=notes),
-            Section("learning", "Learning", short=True, figures=losses(drawn)),
+            Section("learning", "Learning", short=True, figures=[*losses(drawn), *evaluations(names, records)]),
             Section("time", "Where the time went", figures=run_figures(records)),
             Section("timeline", "Timeline", short=True, figures=timelines(drawn)),
             Section("ranks", "Ranks", short=True, tables=[ranks_table(records)]),

@@ -14,7 +14,8 @@ from manyhands.config import RunConfig
 from manyhands.errors import check
 from manyhands.record.run import read_events
 from manyhands.replica import Replica
-from manyhands.replica.update import Moments, cut_aligned
+from manyhands.replica.optimizer.moments import Moments, join
+from manyhands.replica.optimizer.norm import tree_sum
 from manyhands.sync.base import Sync
 
 PUSH, FETCH, STATE, DONE = range(4)
@@ -25,33 +26,40 @@ PUSH, FETCH, STATE, DONE = range(4)
 class Shards:
     """The slices of the weights, one per server, and this rank's messages; workers come first, servers after them.
 
-    Every message of a worker has the same length: a head of request and scale of the learning rate, and a gradient.
+    Every message of a worker has the same length: a head of request and settings of the step, and a gradient.
     """
 
-    def __init__(self, replica: Replica, comm: Comm, servers: int) -> None:
+    def __init__(self, replica: Replica, comm: Comm, servers: int, *, lockstep: bool = True) -> None:
         self.num_workers = comm.size - servers
-        self._replica = replica
-        self.spans = cut_aligned(replica.params.numel(), servers)
-        # The scale travels as the bytes of a double, since the weights' type would round it.
-        self._head = 1 + torch.float64.itemsize // replica.params.element_size()
+        self._replica, self._lockstep = replica, lockstep
+        self.spans = replica.update.cut(servers)
+        # The settings travel as the bytes of doubles, since the weights' type would round them.
+        doubles = len(replica.update.settings) * torch.float64.itemsize
+        self._head = 1 + doubles // replica.params.element_size()
         lengths = [self._head + stop - start for start, stop in self.spans]  # of a message to each server
         if comm.rank >= self.num_workers:
             server = comm.rank - self.num_workers
             self._start, self._stop = self.spans[server]
             replica.update.narrow(self._start, self._stop)
+            replica.update.join = lambda sums: self._joined(comm, sums)
+            if not lockstep:
+                replica.update.clip = 0.0  # each worker has clipped its gradient
             lengths = [lengths[server]] * self.num_workers  # of a message from each worker
         self._messages = [replica.params.new_zeros(length) for length in lengths]
         self._gradients = [message[self._head :] for message in self._messages]
-        self._last_head = (-1, 0.0)
+        self._last_head: tuple[int, tuple[float, ...]] = (-1, ())
 
     def send(self, comm: Comm, request: int) -> None:
         """Send a request to every server; a `PUSH` carries this worker's gradient."""
-        head = request, self._replica.update.scale
+        update = self._replica.update
+        if request == PUSH and update.clip and not self._lockstep:
+            update.clip_(share=1 / self.num_workers)
+        head = request, update.settings
         if head != self._last_head:  # seldom: most steps send the same request at the same learning rate
             self._last_head = head
-            scale = torch.tensor([head[1]], dtype=torch.float64)
+            settings = torch.tensor(head[1], dtype=torch.float64)
             for message in self._messages:
-                message[0], message[1 : self._head] = request, scale.view(message.dtype).to(message.device)
+                message[0], message[1 : self._head] = request, settings.view(message.dtype).to(message.device)
         for server, ((start, stop), message) in enumerate(zip(self.spans, self._messages, strict=True)):
             if request == PUSH:
                 self._gradients[server].copy_(self._replica.grads[start:stop])
@@ -64,7 +72,7 @@ class Shards:
 
     def receive_state(self, comm: Comm) -> Moments:
         """Receive every server's slice of the optimiser's state."""
-        slices, scalars = [], torch.empty(0, dtype=torch.float64)
+        slices = []
         num_weights = self._replica.update.num_weights
         for server, (start, stop) in enumerate(self.spans):
             source = self.num_workers + server
@@ -72,11 +80,12 @@ class Shards:
             comm.recv(counts, source)
             rows, num_scalars = counts.tolist()
             width = min(stop, num_weights) - min(start, num_weights)
-            slices.append(self._replica.params.new_empty(rows, width))
-            scalars = scalars.new_empty(num_scalars)
-            comm.recv(slices[-1], source)
+            elements = self._replica.params.new_empty(rows, width)
+            scalars = torch.empty(num_scalars, dtype=torch.float64)
+            comm.recv(elements, source)
             comm.recv(scalars, source)
-        return Moments(torch.cat(slices, 1), scalars)
+            slices.append(Moments(elements, scalars))
+        return join(slices)
 
     def take(self, comm: Comm) -> tuple[int, int]:
         """Wait for a message of any worker and open it; return the worker and its request."""
@@ -90,20 +99,38 @@ class Shards:
         return self._messages[0].clone()
 
     def open(self, message: Tensor) -> None:
-        """Put a message's gradient and scale of the learning rate into the replica."""
+        """Put a message's gradient and settings into the replica."""
         self._replica.grads[self._start : self._stop] = message[self._head :]
-        self._replica.update.scale = self._scale(message)
+        self._replica.update.settings = self._settings(message)
 
     def take_all(self, comm: Comm) -> int:
         """Wait for a message of every worker, put the sum of the gradients into `grads`, and return the request."""
         for worker, message in enumerate(self._messages):
             comm.recv(message, worker)
         self._replica.grads[self._start : self._stop] = comm.add(self._gradients)
-        self._replica.update.scale = self._scale(message)
+        self._replica.update.settings = self._settings(message)
         return int(message[0])
 
-    def _scale(self, message: Tensor) -> float:
-        return float(message[1 : self._head].cpu().clone().view(torch.float64))
+    def _settings(self, message: Tensor) -> tuple[float, ...]:
+        return tuple(message[1 : self._head].cpu().clone().view(torch.float64).tolist())
+
+    def _joined(self, comm: Comm, sums: Tensor) -> Tensor:
+        """Return the sum of squares of all slices: the first server adds those of the others, and tells them."""
+        if len(self.spans) == 1:
+            return sums
+        update, first, servers = self._replica.update, self.num_workers, range(self.num_workers, comm.size)
+        if comm.rank > first:
+            total = sums.new_empty(1)
+            comm.send(sums, to=first)
+            comm.recv(total, first)
+            return total
+        parts = [sums, *(sums.new_empty(update.num_sums(*span)) for span in self.spans[1:])]
+        for server, part in zip(servers[1:], parts[1:], strict=True):
+            comm.recv(part, server)
+        total = sums.new_tensor([tree_sum(torch.cat(parts))])
+        for server in servers[1:]:
+            comm.send(total, to=server)
+        return total
 
     def answer(self, comm: Comm, worker: int) -> None:
         """Send this server's slice of the weights."""
@@ -174,7 +201,7 @@ class ServerSync(Sync, ABC):
 
     def start(self, replica: Replica, comm: Comm) -> None:
         comm.broadcast_(replica.params)
-        self._shards = Shards(replica, comm, self.servers)
+        self._shards = Shards(replica, comm, self.servers, lockstep=self.lockstep)
 
     def step(self, replica: Replica, comm: Comm, i: int) -> None:
         self._shards.send(comm, PUSH)

@@ -6,28 +6,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from manyhands.config import Precision
+from manyhands.config import Precision, RunConfig
 from manyhands.data import Dataset
 from manyhands.errors import check, kind_of, unknown
 from manyhands.replica.criterion import LOSSES, Loss
 from manyhands.spec import with_field_docs
 from manyhands.tasks.metrics import check_metrics
+from manyhands.tasks.optimizers import check_name, make_named
 
 GPU_ROWS = 16
 """How many times the rows of a CPU's `micro_batch` a GPU takes at once."""
 
 FULL: Literal["full"] = "full"
-
-OPTIMIZERS: dict[str, Callable[[list[Tensor], float], Optimizer]] = {
-    "sgd": lambda params, lr: torch.optim.SGD(params, lr=lr),
-    "momentum": lambda params, lr: torch.optim.SGD(params, lr=lr, momentum=0.9),
-    "adam": lambda params, lr: torch.optim.Adam(params, lr=lr, fused=True),
-    "adamw": lambda params, lr: torch.optim.AdamW(params, lr=lr, fused=True),
-}
 
 
 @with_field_docs
@@ -54,8 +47,8 @@ class Task:
     """Further figures of the test data by name: functions (output, target) → their mean over the rows,
     `manyhands.Metric`, or torchmetrics objects."""
     optimizer: str | Callable[..., Optimizer] = "sgd"
-    """A name, or a function (parameters, learning rate) → a torch optimiser; the parameters are groups if
-    `param_groups` makes some."""
+    """A name such as sgd, momentum, adam, adamw, rmsprop or another of torch.optim, or a function (parameters, learning
+    rate) → a torch optimiser; the parameters are groups if `param_groups` makes some."""
     param_groups: Callable[[nn.Module], list[dict[str, Any]]] | None = None
     """A function (network) → groups of its parameters with options of their own, as torch's optimisers take them:
     `[{"params": [...], "weight_decay": 0.1}, {"params": [...], "from_epoch": 2}]`; a group is frozen before the epoch
@@ -98,8 +91,8 @@ class Task:
     def __post_init__(self) -> None:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
             unknown("loss", self.loss, LOSSES)
-        if isinstance(self.optimizer, str) and self.optimizer not in OPTIMIZERS:
-            unknown("optimizer", self.optimizer, OPTIMIZERS)
+        if isinstance(self.optimizer, str):
+            check_name(self.optimizer)
         check(
             callable(self.model),
             f"model must be an nn.Module, or a function that takes the data and returns one, got {kind_of(self.model)}",
@@ -112,6 +105,20 @@ class Task:
         check(
             isinstance(self.loss, str) or callable(self.loss),
             f"loss must be a name, or a function (output, target) → mean loss, got {kind_of(self.loss)}",
+        )
+        check(
+            self.scheduler is None or callable(self.scheduler),
+            f"scheduler must be a function (optimiser) → a scheduler of torch, got {kind_of(self.scheduler)}; write "
+            "scheduler=lambda optimizer: StepLR(optimizer, 5)",
+        )
+        check(
+            self.scheduler_every in ("step", "epoch"),
+            f"scheduler_every must be 'step' or 'epoch', got {self.scheduler_every!r}",
+        )
+        check(
+            self.param_groups is None or callable(self.param_groups),
+            "param_groups must be a function (network) → a list of groups, such as "
+            f"lambda model: [{{'params': model.parameters()}}], got {kind_of(self.param_groups)}",
         )
         check(
             isinstance(self.optimizer, str) or callable(self.optimizer),
@@ -146,7 +153,19 @@ class Task:
         )
         return module
 
-    def make_optimizer(self, params: list[Tensor], lr: float) -> Optimizer:
-        """Return a new optimiser of `params`."""
-        make = OPTIMIZERS[self.optimizer] if isinstance(self.optimizer, str) else self.optimizer
-        return make(params, lr)
+    def optimizer_name(self, config: RunConfig) -> str:
+        """Return the name of the run's optimiser; empty where the task has a function of its own."""
+        return config.optimizer or (self.optimizer if isinstance(self.optimizer, str) else "")
+
+    def make_optimizer(self, params: list[Any], config: RunConfig) -> Optimizer:
+        """Return a new optimiser of `params`, tensors or groups, with the settings of a run."""
+        if name := self.optimizer_name(config):
+            return make_named(name, params, config)
+        assert callable(self.optimizer)
+        for option, value in (("weight-decay", config.weight_decay), ("momentum", config.momentum)):
+            check(
+                not value,
+                f"--{option} {value:g} cannot change the optimiser of '{config.task}', which is a function of its own; "
+                f"write it there, or give --optimizer as well, such as --optimizer sgd --{option} {value:g}",
+            )
+        return self.optimizer(params, config.lr)

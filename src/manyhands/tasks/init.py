@@ -27,7 +27,10 @@ def init_path(text: str, out: Path) -> str:
     if suffix == ENDING or os.path.isfile(text):
         check(os.path.isfile(text), f"there is no file '{text}' to take initial weights from")
         return os.path.abspath(text)
-    run = RunDir.find(out, text)
+    try:
+        run = RunDir.find(out, text)
+    except UserError as error:
+        raise UserError(f"init '{text}' is neither a safetensors file nor a run: {error}") from None
     check(run.model.is_file(), f"run '{run.path.name}' has no weights to begin with: there is no '{run.model}'")
     return str(run.model.resolve())
 

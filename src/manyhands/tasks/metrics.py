@@ -155,27 +155,32 @@ def try_metrics(metrics: Mapping[str, Any], output: Nested, target: Nested) -> N
 
 
 def means_accuracy(criterion: Criterion, classes: int, output: Nested, target: Nested) -> bool:
-    """Tell whether the share of hits means something: the targets are classes, and the outputs have one column each."""
+    """Tell whether the share of hits means something: targets are classes, and outputs have one column for each."""
+    if not (isinstance(output, Tensor) and isinstance(target, Tensor)):
+        return False
+    if target.is_floating_point() or output.dim() != target.dim() + 1 or len(output) != len(target):
+        return False
     if criterion.name in OF_CLASSES:
-        return True
-    labels = isinstance(target, Tensor) and target.dim() == 1 and target.dtype == torch.int64
-    scores = isinstance(output, Tensor) and output.dim() == 2 and len(output) == len(target) if labels else False
-    return scores and 0 < classes <= output.shape[1]
+        return output.shape[2:] == target.shape[1:]  # of a sequence or an image, a class for each place
+    return target.dim() == 1 and target.dtype == torch.int64 and 0 < classes <= output.shape[1]
 
 
-def direction_of(name: str, metrics: Mapping[str, Any], *, accuracy: bool) -> Direction:
-    """Return which of two values of a figure is better; refuse a name that no figure has, or an unknown direction."""
-    flat = expanded(metrics)
-    allowed = [LOSS, *([ACCURACY] if accuracy else []), *flat]
+def check_monitored(name: str, metrics: Mapping[str, Any], *, accuracy: bool) -> None:
+    """Refuse to monitor a figure that the task does not have."""
+    allowed = [LOSS, *([ACCURACY] if accuracy else []), *expanded(metrics)]
     check(
         name != ACCURACY or accuracy,
         f"--monitor test_accuracy, but the targets of this task are no classes; choose from: {listed(allowed)}",
     )
     if name not in allowed:
         unknown("figure to monitor named", name, allowed)
+
+
+def direction_of(name: str, metrics: Mapping[str, Any]) -> Direction:
+    """Return which of two values of a figure is better; refuse a metric of which that is not known."""
     if name in (LOSS, ACCURACY):
         return "lower" if name == LOSS else "higher"
-    metric = flat[name]
+    metric = expanded(metrics)[name]
     if isinstance(metric, Metric):
         return metric.better
     higher = getattr(metric, "higher_is_better", None)

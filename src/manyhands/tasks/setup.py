@@ -15,10 +15,14 @@ from manyhands.data.checks import check_finite, check_labels
 from manyhands.errors import TaskFileFailed, UserError, check
 from manyhands.replica import Replica, build
 from manyhands.replica.criterion import Criterion, as_criterion
+from manyhands.replica.elementwise import with_grain
 from manyhands.replica.nested import moved
+from manyhands.replica.optimizer.groups import ELEMENTS, Recipe
 from manyhands.replica.stacked import Stack, stack
 from manyhands.tasks.base import Task
+from manyhands.tasks.groups import named_groups
 from manyhands.tasks.init import take_weights
+from manyhands.tasks.optimizers import grain_of
 from manyhands.tasks.seeding import DATA, seeded
 
 
@@ -103,18 +107,19 @@ def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.dev
     """
     dtype = getattr(torch, config.dtype)
     with seeded(config.seed):
-        sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)
+        sample, targets = data.train.batch(slice(0, min(2, len(data.train))), dtype)
         module = make_network(task, config, data)
         return build(
             module,
             moved(sample, device),
             criterion_of(task, module),
-            lambda params: task.make_optimizer(params, config.lr),
+            recipe_of(task, config, module),
             device=device,
             dtype=dtype,
             fuse=config.fuse and data.classes > 0 and isinstance(sample, Tensor),
             precision=config.precision,
             global_norms=config.batchnorm == "global" and sync.make(config.sync).exact,
+            targets=moved(targets, device),
         )
 
 
@@ -134,16 +139,38 @@ def make_stack(
     for part in parts:
         with seeded(config.seed):
             modules.append(make_network(task, config, part))
+    if not steps_alike(task, config, modules[0], device):
+        return None
     sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)
     return stack(
         modules,
         moved(sample, device),
         criterion_of(task, modules[0]),
-        lambda params: task.make_optimizer(params, config.lr),
+        lambda params: task.make_optimizer(params, config),
         device=device,
         dtype=dtype,
         fuse=config.fuse and data.classes > 0 and isinstance(sample, Tensor),
     )
+
+
+def recipe_of(task: Task, config: RunConfig, module: nn.Module) -> Recipe:
+    """Return how the run updates the weights of a network."""
+    return Recipe(
+        lambda params: task.make_optimizer(params, config),
+        task=config.task,
+        groups=named_groups(task, config, module),
+        clip=config.clip,
+        scheduler=task.scheduler,
+        every=task.scheduler_every,
+        grain=grain_of(task.optimizer_name(config)),
+    )
+
+
+def steps_alike(task: Task, config: RunConfig, module: nn.Module, device: torch.device) -> bool:
+    """Tell whether one optimiser without groups and schedulers may step the weights of several networks at once."""
+    if task.param_groups is not None or task.scheduler is not None or config.clip:
+        return False
+    return with_grain(recipe_of(task, config, module), (), device).grain == ELEMENTS
 
 
 def criterion_of(task: Task, module: nn.Module) -> Criterion:

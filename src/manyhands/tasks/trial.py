@@ -14,15 +14,14 @@ from manyhands.data import Dataset, SampleSplit
 from manyhands.errors import ManyhandsError, TaskFileFailed, UserError, check, kind_of
 from manyhands.replica.criterion import OF_CLASSES
 from manyhands.replica.nested import Nested, call, map_tensors, moved, tensors_in
+from manyhands.replica.optimizer.groups import NamedGroup, Recipe
 from manyhands.replica.update import stepper
 from manyhands.tasks.base import Task
-from manyhands.tasks.metrics import direction_of, means_accuracy, try_metrics
+from manyhands.tasks.metrics import check_monitored, direction_of, means_accuracy, try_metrics
 from manyhands.tasks.seeding import seeded
-from manyhands.tasks.setup import criterion_of
+from manyhands.tasks.setup import criterion_of, recipe_of
 
 ROWS = 2
-PROBE = (2, 4)
-"""The shape of the weights of the optimiser's trial: a matrix, which every optimiser takes."""
 BROADCAST = "Using a target size"
 """Beginning of torch's warning that a loss pairs every output with every label."""
 
@@ -42,8 +41,7 @@ def try_parts(task: Task, config: RunConfig, data: Dataset, device: torch.device
         _try_metrics(task, module, config, data, map_tensors(Tensor.detach, out), y)
         with saying("the backward pass failed", config):
             loss.backward()  # type: ignore[no-untyped-call]
-        if not isinstance(task.optimizer, str):
-            _try_optimizer(task, config, torch.zeros(PROBE, dtype=dtype, device=device))
+        _try_optimizer(task, config, module)
 
 
 @contextmanager
@@ -165,28 +163,26 @@ def _try_metrics(task: Task, module: nn.Module, config: RunConfig, data: Dataset
     with saying("a metric failed", config), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # two samples have too few classes for some metrics
         try_metrics(task.metrics, out, y)
+    accuracy = means_accuracy(criterion_of(task, module), data.classes, out, y)
+    check_monitored(config.monitor, task.metrics, accuracy=accuracy)
     if config.patience or config.keep_best:
-        accuracy = means_accuracy(criterion_of(task, module), data.classes, out, y)
-        direction_of(config.monitor, task.metrics, accuracy=accuracy)
+        direction_of(config.monitor, task.metrics)
 
 
-def _try_optimizer(task: Task, config: RunConfig, weights: Tensor) -> None:
-    """Make the task's own optimiser, and a step with it; `check_own_optimizer` tries that it treats weights alike."""
-    assert callable(task.optimizer)
-    _check_takes(task.optimizer, "optimiser", "params, lr", config)
-    weights.grad = torch.zeros_like(weights)
+def _try_optimizer(task: Task, config: RunConfig, module: nn.Module) -> None:
+    """Make the run's optimiser for small weights, and a step with it; `check_own_optimizer` tries more."""
+    recipe = recipe_of(task, config, module)
+    if callable(task.optimizer) and not task.optimizer_name(config):
+        _check_takes(task.optimizer, "optimiser", "params, lr", config)
     with saying("making the optimiser failed", config):
-        optimizer = task.make_optimizer([weights], config.lr)
+        optimizer = _small_optimizer(recipe, module)
     check(
         isinstance(optimizer, Optimizer),
         f"the optimiser function of '{config.task}' returned {kind_of(optimizer)}, not a torch.optim.Optimizer",
     )
+    if task.optimizer_name(config):
+        return
     name = f"the optimiser {type(optimizer).__name__} of '{config.task}'"
-    check(
-        len(optimizer.param_groups) == 1,
-        f"{name} has {len(optimizer.param_groups)} parameter groups; it gets all "
-        "weights as one flat tensor, and must treat every element alike",
-    )
     # Of the class, since a scheduler puts a function of its own in the place of the instance's method.
     _, *arguments = inspect.signature(type(optimizer).step).parameters.values()
     needed = [p for p in arguments if p.default is p.empty]
@@ -197,12 +193,26 @@ def _try_optimizer(task: Task, config: RunConfig, weights: Tensor) -> None:
         "workers that share a batch cannot give it; use one whose step() needs nothing, such as SGD or Adam",
     )
     lower = config.lr / 2 or 0.01
-    rate = float(optimizer.param_groups[0].get("lr", config.lr))
-    other = float(task.make_optimizer([weights], lower).param_groups[0].get("lr", lower))
+    changed = recipe_of(task, config.model_copy(update={"lr": lower}), module)
+    rates, others = (
+        [float(group.get("lr", rate)) for group in made.param_groups]
+        for made, rate in ((optimizer, config.lr), (_small_optimizer(changed, module), lower))
+    )
+    same = rates[0]
     check(
-        rate != other,
-        f"{name} has the learning rate {rate:g} whichever its function is given, so that --lr would do nothing; "
-        f"let the function use its second argument, and say Task(lr={rate:g})",
+        rates != others,
+        f"{name} has the learning rate {same:g} whichever its function is given, so that --lr would do nothing; "
+        f"let the function use its second argument, and say Task(lr={same:g})",
     )
     with saying(f"a step of the optimiser {type(optimizer).__name__} failed", config):
         stepper(optimizer)()
+
+
+def _small_optimizer(recipe: Recipe, module: nn.Module) -> Optimizer:
+    """Make the optimiser of weights that are at most 2 long in each dimension, with gradients of 0."""
+    named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    groups = recipe.groups or (NamedGroup(tuple(named)),)
+    tensors = [[named[name].new_zeros([min(2, n) for n in named[name].shape]) for name in g.names] for g in groups]
+    for weight in (t for of_group in tensors for t in of_group):
+        weight.grad = torch.zeros_like(weight)
+    return recipe.optimizer(tensors, groups)

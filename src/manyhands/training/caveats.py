@@ -20,12 +20,15 @@ from manyhands.errors import check
 from manyhands.replica import Batch, Replica
 from manyhands.replica.batchnorm import GLOBAL, fixed_norms
 from manyhands.replica.criterion import Criterion, Loss
+from manyhands.replica.drawing import TRIAL_SEED, keyed, learn_places
 from manyhands.replica.elementwise import check_optimizer
+from manyhands.replica.flat import FlatReplica
 from manyhands.replica.fused import FusedReplica
 from manyhands.replica.nested import Nested, call, map_tensors, num_rows, rows_of, tensors_in
-from manyhands.replica.random import KeyedDropout
+from manyhands.replica.random import Draws
 from manyhands.replica.traits import traits_of, untouched_generator
 from manyhands.tasks import Task
+from manyhands.tasks.setup import recipe_of
 from manyhands.training.plan import Plan
 
 TRIAL_ROWS = 8
@@ -42,12 +45,16 @@ Kind = Literal[
 REFUSED: tuple[Kind, ...] = ("sum", "mean")
 """Losses that the task calls what they are not: n workers would scale their gradient by n."""
 
+MOST_RATES = 20_000
+"""Steps of a scheduler that are tried at most."""
+
 NEVER_EXACT: tuple[Kind, ...] = ("random loss", "memory")
 """Causes that --exact does not help against."""
 
 _RANDOM = (
-    "a random {}: the {} draws from a process-wide generator (F.dropout, torch.rand, np.random, dropout inside an LSTM "
-    "or an attention layer), so each worker draws other numbers; nn.Dropout layers draw by position and are equal"
+    "a random {}: the {} draws numbers that have no place in the batch (np.random, torch.randperm, packed sequences in "
+    "an LSTM with dropout, activation checkpoints), so each worker draws others; dropout, torch.rand and torch.randn "
+    "draw by position and are equal"
 )
 SAYS: dict[Kind, str] = {
     "random": _RANDOM.format("layer", "model"),
@@ -59,8 +66,8 @@ SAYS: dict[Kind, str] = {
     "weights": "the loss of a batch is not the mean of its slices' losses by the weights that loss_weight gives them",
     "sum": 'it is a sum over the rows, where the task says their mean; say reduction="sum" if the sum is meant',
     "mean": 'it is the mean over the rows, where the task says reduction="sum"; leave that out',
-    "positions": "a dropout layer gets a tensor whose first dimension is not the batch, as with batch_first=False, so "
-    "each worker drops other values",
+    "positions": "the model draws random numbers for a tensor whose rows are not in the order of the batch, such as a "
+    "flattened (length, batch), so each worker draws others",
     "statistics": "running statistics of the model are no mean over the rows of a batch, so that slices of it change "
     "them",
     "memory": "the model remembers something from one call to the next that is no buffer, such as a generator or a "
@@ -139,11 +146,17 @@ def notes_of(config: RunConfig, replica: Replica) -> list[str]:
     return notes
 
 
-def check_own_optimizer(config: RunConfig, task: Task, device: torch.device) -> None:
-    """Refuse a task's own optimiser unless it treats every weight alike; the named ones do."""
-    if not isinstance(task.optimizer, str):
-        lr = config.lr or 0.01  # a rate of 0 would hide any difference
-        check_optimizer(lambda params: task.make_optimizer(params, lr), device, config.task)
+def check_own_optimizer(config: RunConfig, task: Task, replica: Replica) -> None:
+    """Refuse a task's own optimiser if n workers could not do what one does with it; the named ones are known."""
+    if not task.optimizer_name(config):
+        own = recipe_of(task, config.model_copy(update={"lr": config.lr or 0.01}), replica.module)
+        check_optimizer(own, replica.params.device, replica.update.groups)  # a rate of 0 would hide any difference
+
+
+def check_rates(replica: Replica, plan: Plan) -> None:
+    """Refuse a scheduler that fails before the end of the run, such as OneCycleLR after its last step."""
+    if replica.update.rates is not None and not replica.update.rates.watches:
+        replica.update.rates.at(min(plan.steps, MOST_RATES) - 1, plan.steps_per_epoch)
 
 
 def reasons(causes: Iterable[Cause], config: RunConfig) -> list[str]:
@@ -179,7 +192,7 @@ def causes_of(task: Task, replica: Replica, data: Dataset) -> list[Cause]:
         return []
     trial = _cut(replica, data.train, indices, CUT)
     batch = trial.whole
-    traits = traits_of(replica.module, batch.x, batch.rows)
+    traits = traits_of(replica.module, batch.x)
     loss_kind = None if isinstance(task.loss, str) else _try_loss(replica, batch, replica.criterion)
     causes = [Cause("random")] if traits.global_random else []
     rows = [Cause("rows", layer) for layer in traits.batch_statistics]
@@ -276,32 +289,38 @@ def _by_gradients(replica: Replica, batch: CutBatch) -> list[Cause]:
         return []
     if not apart[: replica.update.num_weights].any():
         return [Cause("statistics")]
-    dropped = [layer for layer in replica.module.modules() if isinstance(layer, KeyedDropout)]
-    before = [layer.p for layer in dropped]
-    for layer in dropped:
-        layer.p = 0.0
+    assert isinstance(replica, FlatReplica)
+    replica.draws.still = True
     with _in_trial(replica):
-        only_dropout = bool(dropped) and not apart_when_cut(replica, batch).any()
-    for layer, p in zip(dropped, before, strict=True):
-        layer.p = p
-    return [Cause("positions" if only_dropout else "unknown")]
+        only_draws = not apart_when_cut(replica, batch).any()
+    replica.draws.still = False
+    return [Cause("positions" if only_draws else "unknown")]
 
 
 def _try_loss(
     replica: Replica, batch: Batch, criterion: Criterion
 ) -> Literal["random loss", "sum", "mean", "weights", "loss"] | None:
     """Tell whether the loss draws random numbers, or its slices add up otherwise than the task says."""
+    draws, loss = Draws(), criterion.loss
     with untouched_generator(replica.params.device) as drawn:
         out, y = call(copy.deepcopy(replica.module).train(), batch.x), batch.y
         if num_rows(out) != batch.rows or num_rows(y) != batch.rows:
             return None
         parts = slice(CUT), slice(CUT, batch.rows)
-        drawn()
+
+        def of_rows(part: slice) -> LossAndSlopes:
+            first, stop, _ = part.indices(batch.rows)
+            draws.at(TRIAL_SEED, first, stop - first)
+            with keyed(draws):
+                return _loss_and_slope(loss, rows_of(out, part), rows_of(y, part))
+
         try:
-            whole = _loss_and_slope(criterion.loss, out, y)
+            draws.learn(learn_places(draws, lambda rows: loss(rows_of(out, rows), rows_of(y, rows)), batch.rows))
+            drawn()
+            whole = of_rows(slice(batch.rows))
             if drawn():
                 return "random loss"
-            slices = [_loss_and_slope(criterion.loss, rows_of(out, part), rows_of(y, part)) for part in parts]
+            slices = [of_rows(part) for part in parts]
             pieces = [
                 Batch(None, rows_of(y, p), told_rows=n) for p, n in zip(parts, (CUT, batch.rows - CUT), strict=True)
             ]

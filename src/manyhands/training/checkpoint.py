@@ -25,10 +25,10 @@ from manyhands.sync import Sync
 
 PER_RANK = "own/"
 """Prefix of the names of tensors that have a row for each rank."""
-EXTRA = "extra/"
-"""Prefix of the names of the replica's further tensors."""
 FURTHER = "further/"
 """Prefix of the names of further tensors, which all ranks share."""
+EXTRA = "extra/"
+"""Prefix of the names of the replica's further tensors."""
 TENSORS = {"params", "moments", "scalars"}
 """Names of the tensors that every checkpoint holds."""
 
@@ -68,11 +68,11 @@ def write_checkpoint(
         folder.mkdir(exist_ok=True)  # a run's folder that somebody deleted is not made again
     elements, scalars = moments or replica.update.moments()
     rows = {f"{PER_RANK}{name}": stack for name, stack in (per_rank or {}).items()}
+    rows |= {f"{FURTHER}{name}": t for name, t in (further or {}).items()}
     extras = {f"{EXTRA}{name}": t for name, t in replica.extras().items()}
-    extras |= {f"{FURTHER}{name}": t for name, t in (further or {}).items()}
     tensors = _copies({"params": replica.params, "moments": elements, "scalars": scalars, **extras, **rows})
     shapes = json.dumps(_shapes(replica.module))
-    header = {"cursor": json.dumps(asdict(cursor)), "task": task, "shapes": shapes}
+    header = {"cursor": json.dumps(asdict(cursor)), "task": task, "shapes": shapes, "order": _order(replica)}
     header["sha256"] = _digest(tensors, header)
     path = folder / f"step-{cursor.step:09d}.safetensors"
     write_atomically(path, save(tensors, header))
@@ -136,7 +136,8 @@ def state_of_rank(replica: Replica, sync: Sync) -> dict[str, Tensor]:
     if not sync.apart:
         return sync.tensors()
     extras = {f"{EXTRA}{name}": t for name, t in replica.extras().items()}
-    apart = {"params": replica.params, "moments": replica.update.moments().elements}
+    elements, scalars = replica.update.moments()
+    apart = {"params": replica.params, "moments": elements, "scalars": scalars}
     return {**apart, **extras, **sync.tensors()}
 
 
@@ -145,7 +146,8 @@ def restore_rank(path: Path, replica: Replica, sync: Sync, rank: int) -> None:
     stacks = {name.removeprefix(PER_RANK): t for name, t in _read(path)[0].items() if name.startswith(PER_RANK)}
     if sync.apart:
         replica.params.copy_(stacks["params"][rank])
-        replica.update.set_moments(Moments(stacks["moments"][rank], replica.update.moments().scalars))
+        of_first = replica.update.moments().scalars.expand(rank + 1, -1)  # in older checkpoints, all alike
+        replica.update.set_moments(Moments(stacks["moments"][rank], stacks.get("scalars", of_first)[rank]))
         for name, t in replica.extras().items():
             if f"{EXTRA}{name}" in stacks:
                 t.copy_(stacks[f"{EXTRA}{name}"][rank])
@@ -185,6 +187,16 @@ def check_fits(path: Path, replica: Replica) -> None:
             f"checkpoint '{path}' is of another model: task '{header['task']}' with {_count(saved):,} values "
             f"in {len(saved)} tensors, while this one has {_count(shapes):,} in {len(shapes)}"
         )
+    check(
+        header.get("order", _order(replica)) == _order(replica),
+        f"checkpoint '{path}' has the weights in another order: the task's param_groups were others; "
+        "resume with those that the run began with",
+    )
+
+
+def _order(replica: Replica) -> str:
+    """Return the names of the weights in their order in memory, which groups decide."""
+    return json.dumps(list(replica.spans))
 
 
 def weights_sha256(module: nn.Module) -> str:

@@ -91,10 +91,12 @@ def _loss_and_amount(criterion: Criterion, out: Nested, y: Nested, rows: int) ->
 
 
 def _hits(out: Tensor, y: Tensor, top: int) -> Tensor:
+    """Return the number of rows that hit; one with a class for each of several places counts by their share."""
     if top == 1:
-        return (out.argmax(1) == y).sum()
-    guesses = out.topk(min(top, out.shape[1]), dim=1).indices
-    return (guesses == y.unsqueeze(1)).sum()
+        right = out.argmax(1) == y
+    else:
+        right = (out.topk(min(top, out.shape[1]), dim=1).indices == y.unsqueeze(1)).any(1)
+    return right.sum() if right.dim() == 1 else right.flatten(1).double().mean(1).sum()
 
 
 def _first_ranks(comm: Comm, values: dict[str, float]) -> dict[str, float]:

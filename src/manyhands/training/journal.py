@@ -21,7 +21,7 @@ from manyhands.training.checkpoint import Cursor, read_further, state_of_rank, w
 from manyhands.training.evaluate import Figures, Scoring, evaluate
 from manyhands.training.job import RankContext
 from manyhands.training.meter import StepMeter, TimeSplit
-from manyhands.training.monitor import Monitor
+from manyhands.training.monitor import Monitor, figure_of
 from manyhands.training.plan import Plan
 from manyhands.training.watch import Watch
 
@@ -50,6 +50,7 @@ class Journal:
         self._best: Tensor | None = None
         self._writes = plan.rank == 0
         self.start = cursor.step
+        plan.schedule.seen[:] = [figure_of(evaluation, plan.config.monitor) for evaluation in self.history]
         self.epoch_s: list[float] = []
         self.eval_s = 0.0
         self.core_meter = CoreMeter()
@@ -101,6 +102,7 @@ class Journal:
         )
         self.history.append(self.result)
         self.cursor.history.append(self.result.model_dump())
+        self.plan.schedule.saw(figure_of(self.result, self.plan.config.monitor))
         if self._monitor and self._monitor.keeps_best and self._monitor.best(self.history) is self.result:
             self._best = self._rank.replica.params.clone()
         if self._writes:
@@ -190,6 +192,7 @@ def pulse_of(
         samples_per_s=rate,
         eta_s=(samples - done) / max(rate, 1e-9),
         compute_s=split.compute_s,
+        data_s=split.gather_s,
         comm_s=split.comm_s,
         wait_s=split.wait_s,
     )

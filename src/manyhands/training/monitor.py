@@ -46,5 +46,5 @@ def monitor_of(task: Task, config: RunConfig) -> Monitor | None:
     """Return what judges a run's evaluations; None for a run that takes no notice of them."""
     if not (config.patience or config.keep_best):
         return None
-    better = direction_of(config.monitor, task.metrics, accuracy=True)
+    better = direction_of(config.monitor, task.metrics)
     return Monitor(config.monitor, better, config.patience, config.keep_best)

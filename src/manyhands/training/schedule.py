@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, final
 
 from manyhands.config import RunConfig
@@ -22,6 +22,12 @@ class Schedule:
     """Steps in which the rate rises to the full one, in a straight line."""
     decay: Literal["none", "linear", "cosine"]
     """How it falls from there to the end of the run."""
+    seen: list[float] = field(default_factory=list, compare=False)
+    """The monitored figure of each evaluation so far, which a task's own scheduler may look at."""
+
+    def saw(self, value: float) -> None:
+        """Note the monitored figure of an evaluation; every worker notes the same."""
+        self.seen.append(value)
 
     def scale(self, step: int) -> float:
         """Return the factor of the learning rate in `step`, more than 0 and at most 1."""

@@ -23,9 +23,17 @@ from manyhands.training.plan import Indices, Plan, Stopwatch
 def compute_gradients(replica: Replica, plan: Plan, batch: Indices, step: int) -> Tensor:
     """Compute the rank's share of a global batch's gradient into `grads`, set the step's learning rate, and return the
     rank's share of the loss."""
-    replica.update.scale = plan.schedule.scale(step)
+    set_rates(replica, plan, step)
     lanes = plan.lanes(batch, step, whole=replica.meets)
     return sum_of_lanes(replica, _reweighted(replica, lanes))
+
+
+def set_rates(replica: Replica, plan: Plan, step: int) -> None:
+    """Set the learning rates of a step, and what else the task's scheduler and groups say of it."""
+    update = replica.update
+    update.scale = plan.schedule.scale(step)
+    if update.rates is not None:
+        update.use(update.rates.at(step, plan.steps_per_epoch, plan.schedule.seen))
 
 
 def _reweighted(replica: Replica, lanes: Sequence[Iterable[Piece]]) -> Sequence[Iterable[Piece]]:

@@ -13,6 +13,7 @@ import torch
 from manyhands.comm import Comm
 from manyhands.comm.spans import RankSpans, Span, Spans, chrome_trace
 from manyhands.comm.texts import gather_texts
+from manyhands.data import SampleSplit
 from manyhands.errors import CannotWrite, ManyhandsError
 from manyhands.machine import facts
 from manyhands.machine.load import CoreMeter, others_of
@@ -65,6 +66,8 @@ def summarise(rank: RankContext, journal: Journal, *, read_s: float, stopped: bo
         step_ms=Quantiles(median=float(np.median(milliseconds)), p90=float(np.quantile(milliseconds, 0.9))),
         steady=steady,
         compute_s=sum(r.compute_s for r in at_work) / len(at_work),
+        data_s=sum(r.data_s for r in at_work) / len(at_work),
+        by_sample=isinstance(journal.plan.split, SampleSplit),
         comm_s=sum(r.comm_s for r in at_work) / len(at_work),
         wait_s=sum(r.wait_s for r in at_work) / len(at_work),
         read_s=read_s,
@@ -115,6 +118,7 @@ def gather_ranks(
         role=_role(rank, comm.rank),
         host=socket.gethostname(),
         compute_s=split.compute_s,
+        data_s=split.gather_s,
         serial_s=split.serial_s,
         comm_s=split.comm_s,
         wait_s=split.wait_s,

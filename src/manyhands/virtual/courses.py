@@ -147,8 +147,11 @@ def _ring_means(group: ReplicaGroup, rows: Sequence[Tensor], out: Tensor) -> Ten
 
 def course_of(strategy: Sync, task: Task, config: RunConfig, data: Dataset, device: torch.device) -> Course | None:
     """Return the course of a run, or None where the n workers must take turns in the strategy's own code."""
+    replica = make_replica(task, config, data, device)
+    if replica.update.rates is not None and replica.update.rates.watches:
+        return None  # its rates depend on evaluations, which the training loop makes
     # The answer of one worker is that of n unless it depends on which rows of a batch are computed together.
-    if strategy.exact and (config.exact or not causes_of(task, make_replica(task, config, data, device), data)):
+    if strategy.exact and (config.exact or not causes_of(task, replica, data)):
         return OneWorker(task, config, data, device)
     plan = Plan(config, data.train, 0, config.size, strategy.own_split)
     if strategy.pattern not in ("mean", "ring") or not can_stack(data):
@@ -169,7 +172,9 @@ def _groups(
     if any(isinstance(layer, KeyedDropout) for layer in replica.module.modules()):
         return None  # random layers draw by a row's place in the global batch, which a stack does not know
     most = most_in_a_stack(replica)
-    delayed = replica if isinstance(replica, FusedReplica) and is_plain(replica.update.optimizer) else None
+    update = replica.update
+    plain = is_plain(update.optimizer) and update.rates is None and not update.clip
+    delayed = replica if isinstance(replica, FusedReplica) and plain else None
     if delayed is not None and not replica.params.is_cuda:
         most = MOST_DELAYED
     num_groups = min(config.size, num_threads * -(-config.size // (num_threads * most)))  # equally many per thread

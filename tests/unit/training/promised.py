@@ -9,6 +9,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils.checkpoint import checkpoint
 
 from manyhands import Dataset, Task
 
@@ -69,6 +71,31 @@ class OwnGenerator(nn.Module):
         return self.last(x)
 
 
+class FlatSequence(nn.Module):
+    """Gives a function a (length x batch, width) tensor."""
+
+    def __init__(self, function) -> None:  # type: ignore[no-untyped-def]
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = _sequence(x).transpose(0, 1)
+        return self.function(steps.flatten(0, 1)).view(steps.shape).transpose(0, 1).flatten(1)
+
+
+class Packed(nn.Module):
+    """An LSTM with dropout over sequences of different lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.last = nn.LSTM(4, 4, 2, batch_first=True, dropout=0.3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lengths = 1 + (x[:, 0] > 0).long()
+        packed = pack_padded_sequence(_sequence(x), lengths, batch_first=True, enforce_sorted=False)
+        return self.last(self.lstm(packed)[1][0][-1])
+
+
 def _numpy_noise(net: nn.Module, x: Tensor) -> Tensor:
     return x + torch.from_numpy(np.random.standard_normal(x.shape)).to(x.dtype)
 
@@ -102,19 +129,22 @@ MODELS = {
     "frozen batchnorm": (_through(lambda: Frozen(12)), []),
     "syncbatchnorm": (_through(lambda: nn.SyncBatchNorm(12)), ["rows"]),
     "mean of the batch": (lambda: Net(lambda net, x: x - x.mean(0)), ["rows"]),
-    "functional dropout": (lambda: Net(lambda net, x: F.dropout(x, 0.5, net.training)), ["random"]),
+    "functional dropout": (lambda: Net(lambda net, x: F.dropout(x, 0.5, net.training)), []),
     "functional dropout of nothing": (lambda: Net(lambda net, x: F.dropout(x, 0.0, net.training)), []),
-    "noise": (lambda: Net(lambda net, x: x + torch.randn_like(x)), ["random"]),
+    "noise": (lambda: Net(lambda net, x: x + torch.randn_like(x)), []),
     "noise of numpy": (lambda: Net(_numpy_noise), ["random"]),
     "noise of Python": (lambda: Net(lambda net, x: x * random.random()), ["random"]),
     "own generator": (OwnGenerator, ["memory"]),
-    "gumbel": (lambda: Net(lambda net, x: F.gumbel_softmax(x)), ["random"]),
+    "gumbel": (lambda: Net(lambda net, x: F.gumbel_softmax(x)), []),
     "dropout": (_through(lambda: nn.Dropout(0.5)), []),
-    "rrelu": (_through(nn.RReLU), ["random"]),
-    "alpha dropout": (_through(lambda: nn.AlphaDropout(0.5)), ["random"]),
-    "feature alpha dropout": (_through(lambda: nn.FeatureAlphaDropout(0.5)), ["random"]),
+    "rrelu": (_through(nn.RReLU), []),
+    "alpha dropout": (_through(lambda: nn.AlphaDropout(0.5)), []),
+    "feature alpha dropout": (_through(lambda: nn.FeatureAlphaDropout(0.5)), []),
     "noise and batchnorm": (
-        lambda: Net(lambda net, x: net.layer(F.dropout(x, 0.1)), nn.BatchNorm1d(12)), ["random", "rows"],
+        lambda: Net(lambda net, x: net.layer(_numpy_noise(net, x)), nn.BatchNorm1d(12)), ["random", "rows"],
+    ),
+    "dropout and batchnorm": (
+        lambda: Net(lambda net, x: net.layer(F.dropout(x, 0.1)), nn.BatchNorm1d(12)), ["rows"],
     ),
     "spectral norm": (_through(lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(12, 12))), []),
     "layer norm": (_through(lambda: nn.LayerNorm(12)), []),
@@ -124,12 +154,13 @@ MODELS = {
         [],
     ),
     "lstm": (_recurrent(nn.LSTM, 0.0), []),
-    "lstm with dropout": (_recurrent(nn.LSTM, 0.3), ["random"]),
-    "gru with dropout": (_recurrent(nn.GRU, 0.3), ["random"]),
-    "rnn with dropout": (_recurrent(nn.RNN, 0.3), ["random"]),
+    "lstm with dropout": (_recurrent(nn.LSTM, 0.3), []),
+    "gru with dropout": (_recurrent(nn.GRU, 0.3), []),
+    "rnn with dropout": (_recurrent(nn.RNN, 0.3), []),
     "attention": (_encoder(0.0), []),
     "attention, sequence first": (_encoder(0.0, batch_first=False), []),
-    "attention with dropout": (_encoder(0.3), ["random"]),
+    "attention with dropout": (_encoder(0.3), []),
+    "attention with dropout, sequence first": (_encoder(0.3, batch_first=False), []),
     "attention over the batch": (
         lambda: Net(lambda net, x: net.layer(x.unsqueeze(0)).squeeze(0),
                     nn.TransformerEncoderLayer(12, 2, 8, dropout=0.0, batch_first=True)),
@@ -137,7 +168,17 @@ MODELS = {
     ),
     "dropout, sequence first": (
         lambda: Net(lambda net, x: net.layer(_sequence(x).transpose(0, 1)).transpose(0, 1).flatten(1), nn.Dropout(0.5)),
-        ["positions"],
+        [],
+    ),
+    "dropout, flattened sequence first": (_through(lambda: FlatSequence(nn.Dropout(0.5))), ["positions"]),
+    "functional dropout, flattened sequence first": (_through(lambda: FlatSequence(F.dropout)), ["positions"]),
+    "dropout of weights": (lambda: Net(lambda net, x: F.linear(x, F.dropout(net.last.weight))[:, :1] + x), []),
+    "one scale for the batch": (lambda: Net(lambda net, x: x * torch.rand(1)), []),
+    "skipped at random": (lambda: Net(lambda net, x: x if torch.rand(()) < 0.5 else F.dropout(x)), []),
+    "shuffled rows": (lambda: Net(lambda net, x: x + 0 * torch.randperm(len(x))[0]), ["random"]),
+    "packed lstm with dropout": (Packed, ["random"]),
+    "checkpointed dropout": (
+        lambda: Net(lambda net, x: checkpoint(net.layer, x, use_reentrant=False), nn.Dropout(0.5)), ["random"],
     ),
     "assigned statistics": (Assigned, []),
     "largest input": (Largest, ["statistics"]),
@@ -158,7 +199,8 @@ LOSSES = {
     "class weights": (_weighted, ["loss"]),
     "some labels ignored": (lambda out, y: F.cross_entropy(out, y, ignore_index=0), ["loss"]),
     "pairs of rows": (lambda out, y: F.cross_entropy(out, y) + (out @ out.T).mean(), ["loss"]),
-    "noise": (lambda out, y: F.cross_entropy(out + torch.randn_like(out), y), ["random loss"]),
+    "noise": (lambda out, y: F.cross_entropy(out + torch.randn_like(out), y), []),
+    "noise of numpy": (lambda out, y: F.cross_entropy(out * np.random.random(), y), ["random loss"]),
 }
 
 
@@ -180,7 +222,7 @@ def rare(data: Dataset) -> Dataset:
     return Dataset(data.name, type(data.train)(data.train.x, labels), data.test, data.classes)
 
 
-noise = model_task("functional dropout")
+noise = model_task("packed lstm with dropout")
 norm = model_task("batchnorm")
 own_generator = model_task("own generator")
 numpy_noise = model_task("noise of numpy")

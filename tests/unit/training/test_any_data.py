@@ -43,7 +43,7 @@ def test_processes_that_read_ahead_change_nothing(tmp_path: Path, name: str) -> 
     ahead, _ = trained(tmp_path, name, data_workers=2)
     assert ahead.weights_sha256 == expected.weights_sha256
     assert ahead.test_loss == expected.test_loss
-    several, got = trained(tmp_path, name, engine="threads", workers=2, data_workers=2, micro_batch=3)
+    _several, got = trained(tmp_path, name, engine="threads", workers=2, data_workers=2, micro_batch=3)
     assert torch.allclose(got, weights(tmp_path, expected), rtol=0, atol=1e-12)
     exact = [
         trained(tmp_path, name, exact=True, **o)[0].weights_sha256

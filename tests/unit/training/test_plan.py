@@ -92,7 +92,7 @@ def test_the_steps_add_up(values: dict) -> None:  # type: ignore[type-arg]
     assert plan.steps == (values["steps"] or values["epochs"] * plan.steps_per_epoch)
     walked, step = [], 0
     while step < plan.steps:
-        part = plan.steps_of_epoch(step)
+        part = plan.steps_until_pause(step)
         assert len(part) >= 1
         assert plan.ends_epoch(part[-1])
         assert not any(plan.ends_epoch(s) for s in part[:-1])

@@ -94,9 +94,10 @@ class ReadAhead:
     def _cause(self) -> str:
         """Return which process ended, why, and what it read."""
         workers = self._iterator._workers
-        wait([worker.sentinel for worker in workers], ENDING_S)
+        ended = wait([worker.sentinel for worker in workers], ENDING_S)
         for place, worker in enumerate(workers):
-            if not worker.is_alive():
+            if worker.sentinel in ended:
+                worker.join()  # its files are closed a moment before its status is known
                 number, code = int(self._reading[place]), worker.exitcode or 0
                 how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
                 full = "; /dev/shm may be full" if -code == signal.SIGBUS else ""

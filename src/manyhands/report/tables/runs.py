@@ -60,10 +60,13 @@ def _part(part: str) -> Column[RunRecord]:
 
 
 def _part_of_training(part: str, drop: int) -> Column[RunRecord]:
-    """Return the column of a part's share of the whole training."""
-    return Column(
-        part, lambda r: share(getattr(r, f"{part}_s"), r.compute_s + r.comm_s + r.wait_s), drop=drop, csv=f"{part}_s"
-    )
+    """Return the column of a part's share of the whole training; the spreadsheet's `compute_s` includes `data_s`."""
+
+    def shown(r: RunRecord) -> str:
+        seconds = r.compute_s - r.data_s if part == "compute" else getattr(r, f"{part}_s")
+        return share(seconds, r.compute_s + r.comm_s + r.wait_s)
+
+    return Column(part, shown, drop=drop, csv=f"{part}_s")
 
 
 SHORT_NAME: Column[RunRecord] = Column("run", lambda r: workers_name(r.engine, r.workers, r.threads), left=True)
@@ -76,7 +79,9 @@ STEP = attribute(
     number=attrgetter("step_ms.median"),
 )
 PARTS = [_part(part) for part in PART_NAMES]
-PARTS_OF_TRAINING = [_part_of_training(part, drop) for part, drop in (("compute", 7), ("comm", 6), ("wait", 5))]
+PARTS_OF_TRAINING = [
+    _part_of_training(part, drop) for part, drop in (("compute", 7), ("data", 8), ("comm", 6), ("wait", 5))
+]
 MEMORY: Column[RunRecord] = Column(
     "memory/rank", lambda r: num_bytes(max((rank.max_rss_bytes for rank in r.ranks), default=None))
 )

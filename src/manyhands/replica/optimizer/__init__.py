@@ -1,0 +1,1 @@
+"""Parts of the optimiser's step: groups of weights, state, norm of the gradient, rates."""
