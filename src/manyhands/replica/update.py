@@ -17,7 +17,7 @@ from manyhands.replica.optimizer.groups import (
     Grain,
     Group,
     OptimizerFactory,
-    Recipe,
+    OptimizerRecipe,
     Weight,
     as_recipe,
     cut,
@@ -30,7 +30,7 @@ from manyhands.replica.optimizer.rates import NUMBERS, Rates, numbers_of, set_mo
 __all__ = ["ALIGNED", "Moments", "OptimizerFactory", "Update", "cut_aligned", "is_plain", "stepper"]
 
 
-class Unit(NamedTuple):
+class TensorSpan(NamedTuple):
     """A span that the optimiser sees as one tensor, or slices of it where it treats every element alike."""
 
     group: int
@@ -64,7 +64,7 @@ class Update:
         params: Tensor,
         grads: Tensor,
         num_weights: int,
-        recipe: Recipe | OptimizerFactory,
+        recipe: OptimizerRecipe | OptimizerFactory,
         groups: Sequence[Group] = (),
     ) -> None:
         self._params, self.grads, self.num_weights = params, grads, num_weights
@@ -118,8 +118,8 @@ class Update:
         """The numbers that another rank needs to make the next step as this one would: a scale, and those of `use`."""
         return (self.scale,) if self.rates is None else (self.scale, *self._numbers)
 
-    @settings.setter
-    def settings(self, numbers: Sequence[float]) -> None:
+    def use_settings(self, numbers: Sequence[float]) -> None:
+        """Set what `settings` told on another rank."""
         self.scale = numbers[0]
         if self.rates is not None:
             self.use(tuple(numbers[1:]))
@@ -256,7 +256,7 @@ class Update:
             ]
         return self._forms
 
-    def _probe(self, unit: Unit) -> Form:
+    def _probe(self, unit: TensorSpan) -> Form:
         """Make a step of one weight, or of a tensor of the unit's shape, with the options of its group."""
         if self.grain.flat and len(self.groups) == 1 and self._parts and is_plain(self.optimizer):
             return Form({}, {}, {})
@@ -275,12 +275,12 @@ class Update:
         return form_of(optimizer.state.get(probe, {}), probe, flat=self.grain.flat)
 
 
-def _units(groups: Sequence[Group], grain: Grain) -> Iterator[Unit]:
+def _units(groups: Sequence[Group], grain: Grain) -> Iterator[TensorSpan]:
     for i, group in enumerate(groups):
         if grain.flat:
-            yield Unit(i, group.start, group.stop)
+            yield TensorSpan(i, group.start, group.stop)
         else:
-            yield from (Unit(i, weight.start, weight.stop, weight) for weight in group.weights)
+            yield from (TensorSpan(i, weight.start, weight.stop, weight) for weight in group.weights)
 
 
 def _leave_compiler_out() -> None:
