@@ -122,7 +122,8 @@ def timed(row: Row, step_ms: list[float]) -> list[float]:
 
 def _of_manyhands(record: dict[str, Any], out: Path) -> dict[str, Any]:
     """Read the steps that a run wrote down, and its record."""
-    steps = [json.loads(line) for line in (out / record["id"] / "steps.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (out / record["id"] / "steps.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "step" in line]  # others are evaluations
     return {
         "step_ms": [step["ms"] for step in steps],
         "loop_s": record["samples"] / record["samples_per_s"],

@@ -16,6 +16,7 @@ from typing import Any
 
 import manyhands
 from manyhands.machine import facts
+from manyhands.record.run import RunDir, read_steps
 
 WARM_UP = 20
 
@@ -76,8 +77,8 @@ def measure(row: Row, out: Path) -> dict[str, Any]:
     record = manyhands.train(
         row.task, out=out, steps=row.steps + WARM_UP, data="mnist", replicate=1, eval_every=10**6, **options, **blas
     )
-    lines = (out / record.id / "steps.jsonl").read_text().splitlines()[WARM_UP:]
-    step_ms = statistics.median(json.loads(line)["ms"] for line in lines)
+    steps = read_steps(RunDir(out / record.id))[WARM_UP:]
+    step_ms = statistics.median(step["ms"] for step in steps)
     return {
         "row": row.label,
         "samples_per_s": record.batch_size / step_ms * 1e3,

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from manyhands.run import train
     from manyhands.scaling.sweep import scale
     from manyhands.simulation.simulate import simulate
-    from manyhands.tasks import Task
+    from manyhands.tasks import Metric, Task
     from manyhands.validation.closing import calibrate
     from manyhands.validation.validate import validate
 
 __all__ = [
     "CrossvalRecord",
     "Dataset",
+    "Metric",
     "Pulse",
     "RunRecord",
     "SampleSplit",
@@ -46,6 +47,7 @@ __getattr__, __dir__ = lazy(
     {
         "CrossvalRecord": "crossval.record",
         "Dataset": "data",
+        "Metric": "tasks",
         "Pulse": "record.run",
         "RunRecord": "record.run",
         "SampleSplit": "data",

@@ -12,6 +12,7 @@ from manyhands.record.run import RunDir
 from manyhands.sync.base import make as make_sync
 from manyhands.tasks import Task, load
 from manyhands.tasks.base import GPU_ROWS
+from manyhands.tasks.init import init_path
 from manyhands.tasks.setup import is_cpu
 from manyhands.training.schedule import scale_lr
 
@@ -23,8 +24,11 @@ MAY_CHANGE = {
 """Settings that a resumed run may change; the others determine the result."""
 
 
-def resolve(name: str, options: dict[str, Any], task: Task | None = None) -> RunConfig:
-    """Return the config of a new run; a task without a file must be given besides its name."""
+def resolve(name: str, options: dict[str, Any], task: Task | None = None, *, out: Path = Path("runs")) -> RunConfig:
+    """Return the config of a new run; a task without a file must be given besides its name.
+
+    A run whose weights it begins with is looked for in `out`.
+    """
     task = task or load(name)
     given = _given(options)
     given.setdefault("engine", _engine(given))
@@ -46,7 +50,10 @@ def resolve(name: str, options: dict[str, Any], task: Task | None = None) -> Run
         "data": task.data if isinstance(task.data, str) else "",
         "task": absolute(name),
     }
-    return _with_extras({**values, **given}, task, batch_given="batch_size" in given)
+    values |= given
+    if values["init"]:
+        values["init"] = init_path(str(values["init"]), out)
+    return _with_extras(values, task, batch_given="batch_size" in given)
 
 
 def resume_config(run: RunDir, name: str, options: dict[str, Any], task: Task | None = None) -> RunConfig:
@@ -54,6 +61,7 @@ def resume_config(run: RunDir, name: str, options: dict[str, Any], task: Task | 
     task = task or load(name)
     stored = make_config(read_toml(run.toml))
     given = _given({"sync": stored.sync, **options})
+    given.pop("init", None)  # the checkpoint's weights take the place of the first ones
     check(absolute(name) == stored.task, f"run '{run.path.name}' trains '{stored.task}', not '{name}'")
     if "epochs" in given and "steps" not in given:
         given["steps"] = 0

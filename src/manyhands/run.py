@@ -1,5 +1,6 @@
 """Run a request: check it completely, launch the workers, return the record."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,9 +10,10 @@ from typing import Any, NamedTuple
 
 from manyhands import launch, sync, tasks
 from manyhands.config import RunConfig
-from manyhands.data import Dataset
+from manyhands.data import Dataset, SampleSplit
+from manyhands.data.checks import unsteady
 from manyhands.data.order import cut
-from manyhands.errors import UserError, check
+from manyhands.errors import UserError, check, listed
 from manyhands.launch.base import Launcher, Observer
 from manyhands.launch.blas_threads.trial import with_chosen_threads
 from manyhands.launch.environment import outer_world
@@ -20,12 +22,15 @@ from manyhands.machine.load import CoreMeter
 from manyhands.record.run import RunDir, RunRecord, new_id, open_run
 from manyhands.record.status import noting_failure, own_run
 from manyhands.replica import Batch, Replica
+from manyhands.replica.batchnorm import first_norm
+from manyhands.replica.nested import moved
 from manyhands.replica.traits import traits_of
 from manyhands.request import newest_to_resume, resolve, resume_config
 from manyhands.sync.base import check_features
 from manyhands.tasks import Task
+from manyhands.tasks.init import untaken
 from manyhands.tasks.load import check_not_importing, name_of
-from manyhands.tasks.setup import load_data, make_replica, trial_device
+from manyhands.tasks.setup import load_data, make_replica, trial_device, without_init
 from manyhands.tasks.trial import saying, try_parts
 from manyhands.training.caveats import check_norms, check_own_optimizer, check_rates, notes_of, warnings_of
 from manyhands.training.checkpoint import check_fits, check_workers, newest_sound, read_cursor
@@ -69,7 +74,7 @@ def train(
     check_not_importing()
     name, task = (task, tasks.load(task)) if isinstance(task, str) else (name_of(task), task)
     run = _run_to_resume(Path(out), name, resume) if resume else None
-    config = resume_config(run, name, options, task) if run else resolve(name, options, task)
+    config = resume_config(run, name, options, task) if run else resolve(name, options, task, out=Path(out))
     return execute(config, task=task, out=Path(out), observe=observe, resume=run)
 
 
@@ -90,10 +95,16 @@ def execute(
     launcher.check(config)
     # Ranks that were started from outside meet here, before one that reads much data keeps the others waiting.
     run = RunDir(Path(launcher.agree(str(resume.path if resume else out / new_id(config)))))
-    data, replica, read_s, warnings = try_step(config, task)
+    data, replica, read_s, warnings = try_step(without_init(config) if resume else config, task)
     size, samples, explains = config.batch_size, len(data.train), launcher.leads and not keep_weights
     if explains and size != "full" and size > samples:
         _say(f"a batch of {size} is more than the {samples} training samples; every step takes all {samples}")
+    for note in data.notes if explains else ():
+        _say(note)
+    if explains and config.data_workers and not isinstance(data.train, SampleSplit):
+        _say("--data-workers does nothing here: the data is in memory, not read sample by sample")
+    if explains and config.init and not resume:
+        _say_untaken(replica, config.init)
     config = with_chosen_threads(config, data, replica, meter, _say)
 
     def choose() -> str:
@@ -158,6 +169,11 @@ def try_step(config: RunConfig, task: Task | None = None) -> Ready:
     strategy = sync.make(config.sync)
     check_features(strategy, launcher.features, config.engine)
     check(strategy.exact or not config.exact, f"--exact needs an exact sync, and '{config.sync}' is not one")
+    check(
+        config.precision != "fp16" or strategy.lockstep,
+        f"fp16 leaves out a step in which some gradient overflows, which workers of '{config.sync}' cannot agree on, "
+        "since they do not wait for each other; use --precision bf16",
+    )
     device = trial_device(config)
     started = time.perf_counter()
     data = load_data(task, config, scan=launcher.leads)
@@ -165,6 +181,10 @@ def try_step(config: RunConfig, task: Task | None = None) -> Ready:
     samples = len(data.train)
     plan = Plan(config, data.train, 0, config.size)
     strategy.check_run(config, plan.steps, plan.steps_per_epoch)
+    check(
+        config.eval_steps == 0 or not math.isinf(strategy.meet_s()),
+        f"the workers of '{config.sync}' meet at the end of an epoch only; leave --eval-steps out",
+    )
     check(
         config.size <= samples,
         f"{config.size} workers cannot share {samples} training samples; use at most {samples} workers",
@@ -175,31 +195,33 @@ def try_step(config: RunConfig, task: Task | None = None) -> Ready:
         check_norms(config, replica)
         check_own_optimizer(config, task, replica)
         check_rates(replica, plan)
-        rows = slice(0, min(2, samples))
-        x, y = data.train.batch(rows, replica.params.dtype)
-        replica.forward_backward(Batch(x, y).to(device), 1.0)
+        rows = min(2, samples)
+        x, y = data.train.batch(slice(0, rows), replica.params.dtype)
+        replica.forward_backward(Batch(x, y, told_rows=rows).to(device), 1.0)
         _check_slices(config, replica, data)
-        warnings = [*warnings_of(config, task, replica, data), *notes_of(config, replica)]
+        warnings = [*warnings_of(config, task, replica, data), *notes_of(config, replica), *unsteady(data)]
     return Ready(data, replica, read_s, warnings)
 
 
 def _check_slices(config: RunConfig, replica: Replica, data: Dataset) -> None:
     """Refuse models that cannot share a batch: with shared random numbers, or statistics over a single row."""
-    x, _ = data.train.batch(slice(0, min(2, len(data.train))), replica.params.dtype)
-    x = x.to(replica.params.device)
+    rows = min(2, len(data.train))
+    x, single_x = (
+        moved(data.train.batch(slice(0, n), replica.params.dtype)[0], replica.params.device) for n in (rows, 1)
+    )
     traits = traits_of(replica.module, x)
     check(
         not (traits.global_random and config.exact and config.engine in ("threads", "hybrid")),
         "--exact cannot share out a model that draws from a process-wide generator among threads; "
-        "use nn.Dropout layers, or --engine mpi",
+        "draw with torch along the batch, or use --engine mpi",
     )
     single = [1 in _global_batches(config, len(data.train)), _smallest_slice(config, len(data.train)) == 1]
     if not (replica.meets and single[0]) and not (traits.batch_statistics and single[1]):
         return
     try:
-        traits_of(replica.module, x[:1])
+        traits_of(replica.module, single_x)
     except ValueError:
-        layer = traits.batch_statistics[0] if traits.batch_statistics else "a BatchNorm layer"
+        layer = first_norm(replica.module) or traits.batch_statistics[0]
         if replica.meets and single[0]:
             raise UserError(
                 f"{layer} cannot normalise a single row, which is all that some global batch has: {len(data.train)} "
@@ -247,6 +269,10 @@ def _checkpoint_to_resume(run: RunDir, replica: Replica, plan: Plan) -> str:
         f"run '{run.path.name}' is complete: it has made its {record.steps if record else 0} steps; "
         "raise --epochs or --steps to go on, or name another run with --resume-from",
     )
+    check(
+        not (record and record.stopped_early and 0 < plan.config.patience <= record.config.patience),
+        f"run '{run.path.name}' has stopped early at step {record.steps if record else 0}; raise --patience to go on",
+    )
     if path is None:
         why = f"all {len(damaged)} are damaged" if damaged else "there is none"
         raise UserError(f"run '{run.path.name}' has no checkpoint to resume from: {why}")
@@ -259,6 +285,13 @@ def _checkpoint_to_resume(run: RunDir, replica: Replica, plan: Plan) -> str:
         f"run '{run.path.name}' is at step {done} already, beyond {plan.steps}; raise --epochs or --steps to go on",
     )
     return str(path.resolve())
+
+
+def _say_untaken(replica: Replica, path: str) -> None:
+    """Say which of the network's tensors begin with random values, since the file of initial weights has them not."""
+    names = untaken(replica.module, path)
+    if names:
+        _say(f"not in '{path}' with this shape, so made anew: {listed(names)}")
 
 
 def _say(sentence: str) -> None:

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from manyhands import Task
 
-ROWS = 61
+ROWS = 62
 WIDTH = 12
 
 

@@ -18,7 +18,7 @@ from manyhands.training.job import Job
 from manyhands.training.loop import train_rank
 from manyhands.training.watch import Watch
 
-TINY = Path(__file__).parent / "tiny.py"
+TINY, OWN = (Path(__file__).parent / name for name in ("tiny.py", "own.py"))
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,10 @@ class Case:
     settings: dict[str, Any] = field(hash=False)
     only_exact: bool = False
     """Whether n workers give the serial answer with `--exact` alone, since rows see each other (BatchNorm)."""
+    never_exact: bool = False
+    """Whether `--exact` cannot hold, since the workers meet inside a pass."""
+    own: bool = False
+    """Whether it shows what users bring along: groups, schedules, any data and losses."""
 
 
 CASES = (
@@ -43,10 +47,30 @@ CASES = (
     Case("adam", "adam", {"batch_size": 30, "steps": 5}),
     Case("dropout", "dropout", {"batch_size": 30, "steps": 5}),
     Case("dropout-in-pieces", "dropout", {"batch_size": 30, "micro_batch": 2, "steps": 5}),
+    Case("draws", "draws", {"batch_size": 30, "steps": 4}),
+    Case("draws-in-pieces", "draws", {"batch_size": 30, "micro_batch": 2, "steps": 3}),
+    Case("draws-of-few-rows", "draws", {"batch_size": 3, "steps": 4}),
     Case("convolutions", "conv", {"batch_size": 30, "steps": 5}),
     Case("autograd", "mlp", {"batch_size": 30, "steps": 4, "fuse": False}),
-    Case("batchnorm", "batchnorm", {"batch_size": 30, "steps": 5}, only_exact=True),
+    Case("batchnorm", "batchnorm", {"batch_size": 30, "steps": 5, "batchnorm": "local"}, only_exact=True),
 )
+
+OWN_CASES = (
+    Case("groups", "groups", {"steps": 12}, own=True),
+    Case("true-shapes", "shapes", {"steps": 12}, own=True),
+    Case("clipped", "clipped", {"clip": 0.05, "batch_size": 3, "steps": 12}, own=True),
+    Case("averaged", "clipped", {"clip": 1.0, "ema": 0.8, "warmup": 0.5, "epochs": 1}, own=True),
+    Case("normed", "normed", {"steps": 8}, never_exact=True, own=True),
+    Case("normed-fewer-rows", "normed", {"batch_size": 3, "micro_batch": 1, "steps": 5}, never_exact=True, own=True),
+    Case("attending", "attending", {"steps": 8}, own=True),
+    Case("attending-in-pieces", "attending", {"batch_size": 11, "micro_batch": 2, "steps": 4}, own=True),
+    Case("regression", "regression", {"steps": 8}, own=True),
+    Case("samples", "samples", {"steps": 8}, own=True),
+    Case("by-class", "by_class", {"batch_size": 11, "micro_batch": 2, "steps": 8}, own=True),
+    Case("summed", "summed", {"batch_size": 3, "steps": 6}, own=True),
+)
+"""The last batch of an epoch has two rows, so that some workers have none."""
+CASES += OWN_CASES
 
 MODES = ("float64", "exact")
 """In float64 with a free order of summation; in float32 with `--exact`."""
@@ -99,7 +123,26 @@ def runs(engine: str) -> list[tuple[str, Case, str]]:
     ]
 
 
+OWN_STRATEGIES = ("sharded", "parameter-server:servers=2", "overlap:bucket=7")
+"""Strategies besides the first whose ranks update slices, or exchange while they compute."""
+FEW_OWN = {"exact": (), "float64": ("groups", "normed", "attending", "samples", "by-class")}
+
+
+def _shows_own(text: str, case: Case, mode: str, *, thorough: bool) -> bool:
+    if mode == "exact" and case.never_exact:
+        return False
+    if not thorough:
+        return text == FIRST and case.name in FEW_OWN[mode]
+    return (
+        text == FIRST
+        or (text in OWN_STRATEGIES and mode == "float64")
+        or (text == "sharded" and case.name == "clipped")
+    )
+
+
 def _belongs(text: str, strategy: Sync, case: Case, mode: str, *, thorough: bool) -> bool:
+    if case.own:
+        return _shows_own(text, case, mode, thorough=thorough)
     if (mode == "float64" and case.only_exact) or (mode == "exact" and not strategy.exact):
         return False
     if not thorough:
@@ -153,4 +196,5 @@ def config_of(group: Group, strategy: str, case: Case, mode: str) -> RunConfig:
     """Describe a run of the suite in a group."""
     own = {"engine": group.engine, "workers": group.workers, "threads": group.threads}
     settings = {"lr": 0.05, "exact": mode == "exact", "dtype": "float32" if mode == "exact" else "float64"}
-    return make_config({**own, **settings, "task": f"{TINY}:{case.task}", "sync": strategy, **case.settings})
+    task = f"{OWN if case.own else TINY}:{case.task}"
+    return make_config({**own, **settings, "task": task, "sync": strategy, "batch_size": 10, **case.settings})

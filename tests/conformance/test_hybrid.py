@@ -1,6 +1,5 @@
 """Threads of one MPI process do not touch each other's messages, and share the data."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from shapes import Group
 
 from manyhands import RunRecord
 from manyhands.comm import Comm
+from manyhands.record.run import RunDir, read_steps
 from manyhands.training.job import Job
 from manyhands.training.watch import Watch
 
@@ -67,4 +67,4 @@ def test_strategies_that_send_between_threads_have_the_bits_of_other_engines(
 
 
 def _losses(run: Path) -> list[float]:
-    return [json.loads(line)["loss"] for line in (run / "steps.jsonl").read_text().splitlines()]
+    return [step["loss"] for step in read_steps(RunDir(run))]

@@ -4,7 +4,6 @@ A strategy added later is found by itself. One that says it is exact must give t
 least leave every rank with the same weights.
 """
 
-import json
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -15,7 +14,7 @@ from safetensors.torch import load_file
 from shapes import Group, groups
 from sync_cases import FIRST, MOST_SERVERS, Case, equals_serial, folder_of, runs, strategies, train_all, world
 
-from manyhands.record.run import RunDir
+from manyhands.record.run import RunDir, read_steps
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -42,8 +41,7 @@ class Suite:
 
     def losses(self, strategy: str, case: Case, mode: str) -> list[float]:
         """Return the loss of each step."""
-        lines = folder_of(self._run, self._group, strategy, case, mode).steps.read_text().splitlines()
-        return [json.loads(line)["loss"] for line in lines]
+        return [step["loss"] for step in read_steps(folder_of(self._run, self._group, strategy, case, mode))]
 
 
 Suites = Callable[[Group], Suite]

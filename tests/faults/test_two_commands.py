@@ -13,7 +13,7 @@ import manyhands
 from manyhands.cli.main import main
 from manyhands.errors import UserError
 from manyhands.launch.spawn import find_mpiexec
-from manyhands.record.run import RunDir
+from manyhands.record.run import RunDir, read_steps
 
 FAULTY = f"{Path(__file__).with_name('faulty.py')}:slow"
 COMMAND = [sys.executable, "-m", "manyhands", "train", FAULTY]
@@ -27,7 +27,7 @@ def _command(line: str, monkeypatch: pytest.MonkeyPatch) -> int | str | None:
 
 
 def _steps(folder: Path) -> list[int]:
-    return [json.loads(line)["step"] for line in (folder / "steps.jsonl").read_text().splitlines()]
+    return [int(step["step"]) for step in read_steps(RunDir(folder))]
 
 
 def test_a_run_that_is_going_on_is_left_alone_until_its_process_is_gone(

@@ -1,12 +1,11 @@
 """The runs whose losses are kept as text: each built-in task with small, fixed settings."""
 
-import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import manyhands
-from manyhands.record.run import RunDir
+from manyhands.record.run import RunDir, read_steps
 
 FOLDER = Path(__file__).parent
 STEPS = 10
@@ -30,8 +29,7 @@ def losses_of(task: str, **more: Any) -> list[float]:
     """Train the task and return the loss of each step."""
     with TemporaryDirectory() as out:
         record = manyhands.train(task, out=out, **{"steps": STEPS, "seed": 1, **RUNS[task], **more})
-        lines = RunDir.find(Path(out), record.id).steps.read_text().splitlines()
-    return [json.loads(line)["loss"] for line in lines]
+        return [step["loss"] for step in read_steps(RunDir.find(Path(out), record.id))]
 
 
 def read(task: str) -> list[float]:

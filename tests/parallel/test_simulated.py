@@ -1,6 +1,5 @@
 """What is simulated is what really happens: the bits of runs over MPI and threads, there and back."""
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import pytest
 
 from manyhands import RunRecord
 from manyhands.comm.sim import Instant, Machine
-from manyhands.record.run import read_events
+from manyhands.record.run import RunDir, read_events, read_steps
 from manyhands.virtual.train import train_virtually
 
 Train = Callable[..., RunRecord]
@@ -33,7 +32,7 @@ class Uneven(Machine):
 
 
 def _losses(folder: Path) -> list[float]:
-    return [json.loads(line)["loss"] for line in (folder / "steps.jsonl").read_text().splitlines()]
+    return [step["loss"] for step in read_steps(RunDir(folder))]
 
 
 @pytest.mark.parametrize(("workers", "network"), [(2, "mlp"), (3, "dropout")])

@@ -18,6 +18,7 @@ from manyhands.advice.noise_scale import LEVEL, GradientNoise
 from manyhands.comm.self_ import SelfComm
 from manyhands.config import RunConfig
 from manyhands.data import Dataset
+from manyhands.errors import check
 from manyhands.launch.blas_threads.count import process_settings
 from manyhands.machine import facts
 from manyhands.record.advice import TargetTraining
@@ -26,8 +27,8 @@ from manyhands.request import resolve
 from manyhands.run import preflight
 from manyhands.sync.base import make as make_sync
 from manyhands.tasks import Task
-from manyhands.tasks.setup import criterion_of, device_of
-from manyhands.training.evaluate import evaluate
+from manyhands.tasks.setup import device_of
+from manyhands.training.evaluate import evaluate, scoring_of
 from manyhands.virtual.courses import Course, OneWorker, course_of
 
 FIRST_TEST = 1 / 20
@@ -77,13 +78,16 @@ class Trainer:
     def train(self, recipe: Recipe, seed: int, most_steps: int, until_s: float = math.inf) -> TargetTraining:
         """Train to the accuracy, to `most_steps` steps, or until `time.perf_counter()` shows `until_s`."""
         config = resolve(self.name, recipe.options(seed, most_steps), self.task)
+        check(config.ema == 0, f"advise follows the weights themselves, but '{self.name}' averages them; set ema to 0")
         data = preflight(config, self.task).data.to(device_of(config, 0))
         course = self._course(config, data)
         assert course is not None, "a strategy that cannot be followed was left out"
 
         def test() -> float:
             module = course.settled()
-            return evaluate(module, data.test, criterion_of(self.task, module).loss, SelfComm(), config.top)[1]
+            accuracy = evaluate(module, data.test, scoring_of(self.task, config, data, module), SelfComm()).accuracy
+            check(accuracy is not None, f"'{self.name}' has no accuracy to reach, since its targets are no classes")
+            return accuracy or 0.0
 
         def goes_on(epoch: float, accuracy: float) -> bool:
             self._observe(recipe, seed, epoch, accuracy)

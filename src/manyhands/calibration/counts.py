@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from manyhands.config import RunConfig
-from manyhands.data import Split
+from manyhands.data import AnySplit
 from manyhands.replica import Replica
 from manyhands.training.plan import Plan
 from manyhands.training.step import compute_gradients
@@ -27,7 +27,7 @@ class Counts(NamedTuple):
     """Torch operations of the optimiser's step."""
 
 
-def count(replica: Replica, config: RunConfig, samples: Split) -> Counts:
+def count(replica: Replica, config: RunConfig, samples: AnySplit) -> Counts:
     """Count the operations of a step on a few samples, which changes the replica's weights."""
     plan = Plan(config.model_copy(update={"batch_size": ROWS, "micro_batch": 0}), samples, 0, 1)
     batch = torch.arange(min(ROWS, len(samples)))

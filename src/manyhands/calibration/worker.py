@@ -73,7 +73,7 @@ def calibrate_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
 
 def _pulse(done: float) -> Pulse:
     nothing = dict.fromkeys(("loss", "samples_per_s", "eta_s", "compute_s", "comm_s", "wait_s"), 0.0)
-    return Pulse(step=round(FINE * done), steps=FINE, epoch=0, epochs=0, accuracy=None, **nothing)
+    return Pulse(step=round(FINE * done), steps=FINE, epoch=0, epochs=0, accuracy=None, metrics={}, **nothing)
 
 
 def clock_lead_s(comm: Comm) -> float:

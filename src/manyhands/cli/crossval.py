@@ -12,7 +12,7 @@ from manyhands.cli.tables import print_table
 from manyhands.crossval.options import FOLDS, Options, make_options
 from manyhands.errors import check
 from manyhands.launch.environment import leads
-from manyhands.record.texts import NOTHING, count, duration, fixed, percent, times
+from manyhands.record.texts import NOTHING, accuracy_text, count, duration, fixed, percent, times
 from manyhands.report.tables.table import Column, Table, tabulate
 
 if TYPE_CHECKING:
@@ -130,9 +130,16 @@ def sentence(r: "CrossvalRecord") -> str:
     interval = f" ± {100 * r.interval:.2f}" if r.interval is not None else ""
     cuts = f"{r.num_folds} folds" if r.nodes < 2 else f"{r.num_folds} folds on each of {r.nodes} nodes"
     sure = ", 95 % interval" if interval else ""
-    parts = [f"accuracy {100 * r.accuracy:.2f}{interval} % (mean of {cuts}{sure}), test loss {fixed(r.loss, 4)}"]
-    if r.hold_out:
-        held, trained = (percent(100 * share, 2) for share in (r.hold_out.accuracy, r.hold_out.train_accuracy))
+    parts = [f"test loss {fixed(r.loss, 4)}"]
+    if r.accuracy is None:
+        parts[0] += f" (mean of {cuts})"
+    else:
+        parts.insert(0, f"accuracy {100 * r.accuracy:.2f}{interval} % (mean of {cuts}{sure})")
+        parts = [", ".join(parts)]
+    if r.hold_out and r.hold_out.accuracy is None:
+        parts.append(f"hold-out loss {fixed(r.hold_out.loss, 4)}, training loss {fixed(r.hold_out.train_loss, 4)}")
+    elif r.hold_out:
+        held, trained = (accuracy_text(share) for share in (r.hold_out.accuracy, r.hold_out.train_accuracy))
         parts.append(f"hold-out accuracy {held}, training accuracy {trained} (mean weights)")
     took = f"training took {duration(r.total_s)} on {count(r.workers, 'worker')}"
     parts.append(f"{took} ({duration(r.wall_s)} with starting and reading)")
@@ -146,7 +153,7 @@ def _folds_table(record: "CrossvalRecord") -> Table:
     columns: list[Column[FoldScore]] = [
         Column("fold", lambda fold: f"{fold.node}.{fold.fold}" if record.nodes > 1 else str(fold.fold)),
         Column("samples", lambda fold: f"{fold.samples:,}", drop=3),
-        Column("accuracy", lambda fold: percent(100 * fold.accuracy, 2)),
+        Column("accuracy", lambda fold: accuracy_text(fold.accuracy)),
         Column("test loss", lambda fold: fixed(fold.loss, 4)),
         Column("time", lambda fold: duration(fold.seconds), drop=1),
         Column("weights", lambda fold: fold.weights_sha256[:12], drop=2),
@@ -157,7 +164,11 @@ def _folds_table(record: "CrossvalRecord") -> Table:
 
 def _hold_out(cell: "CrossvalRecord", name: str) -> str:
     assert cell.hold_out is not None, "a table's data is cut over nodes"
-    return fixed(100 * getattr(cell.hold_out, name), 2)
+    return _in_percent(getattr(cell.hold_out, name))
+
+
+def _in_percent(share: float | None) -> str:
+    return fixed(None if share is None else 100 * share, 2)
 
 
 def _saved(improvement_pct: float | None) -> str:
@@ -169,7 +180,7 @@ CELLS: "tuple[Column[CrossvalRecord], ...]" = (
     Column("nodes", lambda cell: str(cell.nodes)),
     Column("folds", lambda cell: str(cell.num_folds)),
     Column("workers", lambda cell: str(cell.workers), drop=3),
-    Column("fold %", lambda cell: fixed(100 * cell.accuracy, 2)),
+    Column("fold %", lambda cell: _in_percent(cell.accuracy)),
     Column("train %", lambda cell: _hold_out(cell, "train_accuracy"), drop=2),
     Column("hold-out %", lambda cell: _hold_out(cell, "accuracy")),
     Column("time s", lambda cell: fixed(cell.total_s, 1)),

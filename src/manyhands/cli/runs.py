@@ -14,7 +14,18 @@ from manyhands.cli.tables import print_facts, print_table
 from manyhands.record.owner import own
 from manyhands.record.run import RunDir, RunRecord
 from manyhands.record.status import record_of, status_of
-from manyhands.record.texts import NOTHING, count, duration, fixed, num_bytes, percent, rate, share, workers_name
+from manyhands.record.texts import (
+    NOTHING,
+    accuracy_text,
+    count,
+    duration,
+    figure,
+    fixed,
+    num_bytes,
+    rate,
+    share,
+    workers_name,
+)
 from manyhands.report.tables.runs import compared_table, list_table, ranks_table
 
 app = typer.Typer(
@@ -113,10 +124,14 @@ def _result(r: RunRecord) -> dict[str, str]:
     before = "… " if len(r.train_loss) > len(losses) else ""
     trained = f"{count(r.steps, 'step')}, {count(r.samples, 'sample')}, {count(r.epochs, 'epoch')} begun"
     return {
-        "accuracy": f"{percent(100 * r.test_accuracy, 2)} of the test samples",
+        "accuracy": "" if r.test_accuracy is None else f"{accuracy_text(r.test_accuracy)} of the test samples",
         "test loss": fixed(r.test_loss, 4),
+        **{name: figure(value, 5) for name, value in r.metrics.items()},
+        "best": "" if r.best_step is None else f"weights of step {r.best_step:,}, by {r.config.monitor}",
         "train loss": f"{before}{', '.join(losses) or NOTHING} (mean of each epoch)",
-        "trained": trained + (f"; resumed at step {r.resumed_from:,}" if r.resumed_from else ""),
+        "trained": trained
+        + (f"; resumed at step {r.resumed_from:,}" if r.resumed_from else "")
+        + ("; stopped early" if r.stopped_early else ""),
         "weights sha256": r.weights_sha256,
         "weights missing": r.weights_missing,
         "warnings": "; ".join(r.warnings),
@@ -125,9 +140,12 @@ def _result(r: RunRecord) -> dict[str, str]:
 
 def _speed(r: RunRecord) -> dict[str, str]:
     steady, busy = r.steady, r.compute_s + r.comm_s + r.wait_s
-    parts = (("compute", steady.compute_ms), ("serial", steady.serial_ms), ("comm", steady.comm_ms))
-    split = ", ".join(f"{name} {share(ms, steady.step_ms)}" for name, ms in (*parts, ("wait", steady.wait_ms)))
-    shares = f"compute {share(r.compute_s, busy)}, comm {share(r.comm_s, busy)}, wait {share(r.wait_s, busy)}"
+    data_ms = steady.gather_ms
+    parts = (("compute", steady.compute_ms - data_ms), ("data", data_ms), ("serial", steady.serial_ms))
+    others = (("comm", steady.comm_ms), ("wait", steady.wait_ms))
+    split = ", ".join(f"{name} {share(ms, steady.step_ms)}" for name, ms in (*parts, *others))
+    training = (("compute", r.compute_s - r.data_s), ("data", r.data_s), ("comm", r.comm_s), ("wait", r.wait_s))
+    shares = ", ".join(f"{name} {share(s, busy)}" for name, s in training)
     median, late = (duration(ms / 1e3 or None) for ms in (r.step_ms.median, r.step_ms.p90))
     return {
         "samples/s": rate(r.samples_per_s),

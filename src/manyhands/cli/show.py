@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from manyhands.cli.bars import BarText, ProgressBars, clock, eta
-from manyhands.record.texts import duration, fixed, percent, rate, share
+from manyhands.record.texts import accuracy_text, duration, figure, fixed, rate, share
 from manyhands.training.watch import Observer, ignore
 
 if TYPE_CHECKING:
@@ -127,19 +127,32 @@ def left_s(p: Pulse) -> float | None:
     return p.eta_s if p.samples_per_s > 0 else None
 
 
+LEAST_SHOWN = 0.02
+"""Share of the time from which waiting for data is shown apart from computing."""
+
+
 def pulse_parts(p: Pulse) -> list[BarText]:
     """Return the texts beside a training run's bar."""
     busy = p.compute_s + p.comm_s + p.wait_s
-    split = (("compute", p.compute_s), ("comm", p.comm_s), ("wait", p.wait_s))
+    data = [("data", p.data_s)] if p.data_s >= LEAST_SHOWN * busy > 0 else []
+    compute_s = p.compute_s - sum(s for _, s in data)
+    split = (("compute", compute_s), *data, ("comm", p.comm_s), ("wait", p.wait_s))
     parts = [
         BarText(f"step {p.step:,}/{p.steps:,} {share(p.step, p.steps, 0)}"),
         BarText(f"train loss {fixed(p.loss, 4)}", 1),
-        BarText("" if p.accuracy is None else f"accuracy {percent(100 * p.accuracy, 2)}", 2),
+        BarText(_quality(p), 2),
         BarText(f"{rate(p.samples_per_s)} samples/s" if p.samples_per_s > 0 else "", 3),
         BarText(f"epoch {p.epoch}/{p.epochs}", 5),
         BarText(" ".join(f"{name} {share(s, busy, 0)}" for name, s in split) if busy > 0 else "", 4),
     ]
     return [part for part in parts if part.text]
+
+
+def _quality(p: Pulse) -> str:
+    """Return the test accuracy, or the first metric of a task without one."""
+    if p.accuracy is not None:
+        return f"accuracy {accuracy_text(p.accuracy)}"
+    return next((f"{name} {figure(value, 4)}" for name, value in p.metrics.items()), "")
 
 
 @contextmanager

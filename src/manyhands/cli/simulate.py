@@ -22,7 +22,7 @@ from manyhands.cli.show import LONG_S, Meter, command_line, finish, meter, peopl
 from manyhands.cli.tables import print_table
 from manyhands.errors import check
 from manyhands.record.simulation import SimulationRecord, SimulationRow
-from manyhands.record.texts import duration, factor, milliseconds, percent, with_bounds
+from manyhands.record.texts import accuracy_text, duration, factor, milliseconds, with_bounds
 from manyhands.record.virtual import Method
 
 if TYPE_CHECKING:
@@ -179,8 +179,9 @@ def _trained_sentences(record: SimulationRecord) -> Iterator[str]:
         time_s, first = min(times, key=lambda timed: timed[0].value)
         yield f"{goal} is reached first by {first.sync} on {first.many}: {with_bounds(time_s, duration)}"
     elif record.target_accuracy is not None and record.trained:
-        best = max(max(point.accuracy for point in row.points) for row in record.trained)
-        yield f"{goal} is reached by none; the best is {percent(100 * best, 2)}: try more --epochs or another --lr"
+        shares = [point.accuracy for row in record.trained for point in row.points if point.accuracy is not None]
+        best = f"the best is {accuracy_text(max(shares))}: try more --epochs or another --lr"
+        yield f"{goal} is reached by none; {best if shares else 'the targets of this task are no classes'}"
 
 
 def _observer(tell: Meter) -> "Callable[[SimulationPulse], None]":
@@ -192,8 +193,8 @@ def _observer(tell: Meter) -> "Callable[[SimulationPulse], None]":
         row = (pulse.sync, pulse.number)
         begins = (pulse.left_s or 0.0) > LONG_S and row != announced
         announced = row if begins else announced
-        accuracy = "" if pulse.accuracy is None else f", accuracy {percent(100 * pulse.accuracy, 2)}"
-        now = f"{'trained ' if pulse.trains else ''}{pulse.sync} on {pulse.number:,}{accuracy}"
+        score = "" if pulse.accuracy is None else f", accuracy {accuracy_text(pulse.accuracy)}"
+        now = f"{'trained ' if pulse.trains else ''}{pulse.sync} on {pulse.number:,}{score}"
         phase, one_s = ("training", pulse.left_s) if pulse.trains else ("simulating", None)
         tell(phase, pulse.done, pulse.total, now, line=begins, one_s=one_s)
 

@@ -59,8 +59,17 @@ def show(record: "RunRecord") -> None:
         say(f"matrix products used {threads} in each worker, by a short trial; --blas-threads sets it")
     if record.engine != "sim" and record.others is not None and record.others.disturbed:
         say(f"{record.others} meanwhile: on a quiet machine it is faster")
+    if record.stopped_early:
+        say(f"stopped early at step {record.steps:,}: {_waited(record)}")
+    if record.best_step is not None:
+        say(f"the weights are those of step {record.best_step:,}, with the best {record.config.monitor}")
     if record.status == "interrupted":
         hint = "no checkpoint, since --checkpoint-every was not given"
         if record.config.checkpoint_every:
             hint = f"go on with: manyhands train {record.task} --resume-from {record.id}"
         say(f"stopped at step {record.steps}; {hint}")
+
+
+def _waited(record: "RunRecord") -> str:
+    """Say for how many evaluations the monitored figure has not become better."""
+    return f"{record.config.monitor} was no better in {count(record.config.patience, 'evaluation')}"

@@ -20,7 +20,7 @@ class FoldScore(BaseModel):
     samples: int
     """Samples of the fold, on which the model was not trained."""
     steps: int
-    accuracy: float
+    accuracy: float | None
     loss: float
     seconds: float
     """Training time; an equal share for folds trained as one batched model."""
@@ -32,9 +32,9 @@ class FoldScore(BaseModel):
 class HoldOut(BaseModel):
     """The mean of all models' weights, tested on the test split, which no fold contains."""
 
-    accuracy: float
+    accuracy: float | None
     loss: float
-    train_accuracy: float
+    train_accuracy: float | None
     train_loss: float
     weights_sha256: str
 
@@ -58,8 +58,8 @@ class CrossvalRecord(BaseModel):
     nodes: int
     """Nodes over which the data was split; 0 if it was not."""
     folds: list[FoldScore]
-    accuracy: float
-    """Mean over the folds."""
+    accuracy: float | None
+    """Mean over the folds; None where the targets are no classes."""
     interval: float | None
     """Half the width of the 95 % confidence interval of the mean accuracy (Student's t over the folds,
     corrected for the training samples that they share)."""

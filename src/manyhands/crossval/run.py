@@ -11,7 +11,7 @@ from manyhands import launch, sync, tasks
 from manyhands.config import RunConfig, as_toml
 from manyhands.crossval.options import FOLDS, Options, make_options
 from manyhands.crossval.record import CrossvalRecord, CrossvalTable, FoldScore, HoldOut, half_interval
-from manyhands.crossval.units import FoldSettings, Sharing, assign, units_of, write_places
+from manyhands.crossval.units import FoldSettings, Sharing, assign, has_classes, units_of, write_places
 from manyhands.crossval.worker import PLACES, alone_or_together, crossval_rank
 from manyhands.data import Dataset
 from manyhands.data.folds import check_classes
@@ -25,6 +25,7 @@ from manyhands.record.run import RunDir, new_id
 from manyhands.record.store import write_record, writing_below
 from manyhands.replica import Replica
 from manyhands.replica.fused import FusedReplica
+from manyhands.replica.nested import moved
 from manyhands.replica.traits import traits_of
 from manyhands.request import resolve
 from manyhands.run import Ready, ignore, print_warning, try_step
@@ -151,6 +152,11 @@ def tabulate(
 
 def _resolve(task: str | Task, options: dict[str, Any]) -> tuple[Task, RunConfig]:
     check(options.get("eval_every") is None, "a fold is tested once, after its last epoch; leave --eval-every out")
+    for option in ("eval_steps", "patience", "keep_best"):
+        check(
+            not options.get(option),
+            f"a fold is tested once, after its last step; leave --{option.replace('_', '-')} out",
+        )
     name, task = (task, tasks.load(task)) if isinstance(task, str) else (name_of(task), task)
     return task, resolve(name, options, task)
 
@@ -215,19 +221,26 @@ def _preflight(config: RunConfig, settings: FoldSettings, inputs: _Inputs) -> Re
         f"leave --sync out, or use more than {num} workers",
     )
     data = inputs.data
-    check_classes(data.train.y, settings.num_units, str(settings))
+    by_class = has_classes(data, inputs.task.loss)
+    if by_class and data.train.labels is not None:
+        check_classes(data.train.labels, settings.num_units, str(settings))
+    rows = data.train.num_rows
+    check(rows >= settings.num_units, f"{settings} need as many training samples, but there are {rows}")
     # A step of one fold of each size is tried, as by `train` before it starts.
     probe = alone_or_together(config, sharing.largest_group)
     probe = probe.model_copy(update={"data": "", "image_size": 0, "replicate": 1})
-    sizes = {len(unit.train): unit for unit in units_of(assign(data.train, settings, config.seed), settings)}
+    sizes = {
+        len(unit.train): unit
+        for unit in units_of(assign(data.train, settings, config.seed, by_class=by_class), settings)
+    }
     for unit in sizes.values():
         tried = try_step(probe, replace(inputs.task, data=partial(unit.of, data)))
     replica = tried.replica
     x, _ = data.train.batch(slice(0, min(2, len(data.train))), replica.params.dtype)
     check(
-        config.engine != "threads" or not traits_of(replica.module, x.to(replica.params.device)).global_random,
+        config.engine != "threads" or not traits_of(replica.module, moved(x, replica.params.device)).global_random,
         "threads cannot each train a model that draws from a process-wide generator; "
-        "use nn.Dropout layers, or --engine mpi",
+        "draw with torch along the batch, or use --engine mpi",
     )
     return tried
 
@@ -254,7 +267,9 @@ def _run(
     if launcher.leads:
         with writing(run.path):
             run.path.mkdir(parents=True, exist_ok=True)
-        write_places(run.path / PLACES, assign(inputs.data.train, settings, config.seed))
+        by_class = has_classes(inputs.data, inputs.task.loss)
+        places = assign(inputs.data.train, settings, config.seed, by_class=by_class)
+        write_places(run.path / PLACES, places)
     launcher.agree("the folds are written")
     job = Job(config, run, task=inputs.task, data=inputs.data, extra=asdict(settings))
     started = time.perf_counter()
@@ -263,7 +278,7 @@ def _run(
         raise KeyboardInterrupt
     wall_s = time.perf_counter() - started + inputs.read_s
     folds = [FoldScore.model_validate(fold) for fold in result["folds"]]
-    accuracies = [fold.accuracy for fold in folds]
+    accuracies = [fold.accuracy for fold in folds if fold.accuracy is not None]
     nodes = {fold.node for fold in folds}
     return CrossvalRecord(
         id=run.path.name,
@@ -274,8 +289,8 @@ def _run(
         num_folds=settings.folds,
         nodes=settings.nodes,
         folds=folds,
-        accuracy=sum(accuracies) / len(folds),
-        interval=half_interval(accuracies, settings.folds),
+        accuracy=sum(accuracies) / len(folds) if accuracies else None,
+        interval=half_interval(accuracies, settings.folds) if accuracies else None,
         loss=sum(fold.loss for fold in folds) / len(folds),
         hold_out=HoldOut.model_validate(result["hold_out"]) if result["hold_out"] else None,
         total_s=result["total_s"],

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from manyhands.comm.self_ import SelfComm
 from manyhands.config import RunConfig
 from manyhands.crossval.units import Unit
-from manyhands.data import Dataset, Split
+from manyhands.data import AnySplit, Dataset, Split
 from manyhands.errors import Diverged
 from manyhands.record.run import Pulse
 from manyhands.replica.random import mix_key
 from manyhands.replica.stacked import FusedStack, Stack
 from manyhands.tasks import Task
-from manyhands.tasks.setup import criterion_of, make_stack
-from manyhands.training.evaluate import evaluate
+from manyhands.tasks.setup import make_stack
+from manyhands.training.evaluate import evaluate, scoring_of
 from manyhands.training.journal import pulse_of
 from manyhands.training.meter import TimeSplit
 from manyhands.training.plan import Plan
@@ -34,11 +34,11 @@ class TrainedFold(NamedTuple):
 
     module: nn.Module
     loss: float
-    accuracy: float
+    accuracy: float | None
     steps: int
 
 
-def plans_of(units: Sequence[Unit], config: RunConfig, train: Split) -> list[Plan]:
+def plans_of(units: Sequence[Unit], config: RunConfig, train: AnySplit) -> list[Plan]:
     """Return the training plan of each model, as for one worker."""
     return [Plan(config, train.rows(unit.train), 0, 1) for unit in units]
 
@@ -60,12 +60,15 @@ def train_stacked(
     """
     plans = plans_of(units, config, data.train)
     assert len({plan.steps_per_epoch for plan in plans}) == 1, "stacked models have the same steps"
+    if config.ema:
+        return None  # a stack keeps no average of its models' weights
     models = make_stack(task, config, data, device, (unit.of(data) for unit in units))
     if models is None:
         return None
     width = longest if config.batch_size == "full" else min(config.batch_size, longest)
     if 0 < config.micro_batch < width and not isinstance(models, FusedStack):
         return None  # random layers draw by a row's position in the whole batch
+    assert isinstance(data.train, Split)
     plan, split = plans[0], replace(data.train, copies=1)
     begun = shown = time.perf_counter()
     losses: list[Tensor] = []
@@ -88,11 +91,9 @@ def train_stacked(
                 break
     trained = []
     for module, unit in zip(models.modules, units, strict=True):
-        test_loss, accuracy = evaluate(
-            module, unit.of(data).test, criterion_of(task, module).loss, SelfComm(), config.top
-        )
-        _check_finite(test_loss, unit, step + 1)
-        trained.append(TrainedFold(module, test_loss, accuracy, step + 1))
+        figures = evaluate(module, unit.of(data).test, scoring_of(task, config, data, module), SelfComm())
+        _check_finite(figures.loss, unit, step + 1)
+        trained.append(TrainedFold(module, figures.loss, figures.accuracy, step + 1))
     return trained
 
 
@@ -116,7 +117,7 @@ def _epoch(
     return rows.to(like.device), weights.to(like.device)
 
 
-def _forward_backward(models: Stack, split: Split, pieces: Iterable[tuple[Tensor, ...]], key: int) -> Tensor:
+def _forward_backward(models: Stack, split: AnySplit, pieces: Iterable[tuple[Tensor, ...]], key: int) -> Tensor:
     """Set `models.grads` to the sum over the pieces of a batch; return each model's loss."""
     total, losses = None, None
     for rows, weights in pieces:

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhands.data import Dataset, Split
+from manyhands.data import AnySplit, Dataset
 from manyhands.data.arrays import PARSING
-from manyhands.data.folds import stratified
+from manyhands.data.folds import shuffled, stratified
 from manyhands.data.order import cut
 from manyhands.errors import check
 from manyhands.record.files import write_atomically
+from manyhands.replica.criterion import OF_CLASSES
 
 
 @final
@@ -65,14 +66,27 @@ class Unit:
         return replace(data, train=data.train.rows(self.train), test=test)
 
 
-def assign(train: Split, settings: FoldSettings, seed: int) -> Tensor:
-    """Return a (2, rows) tensor of each row's node and fold; copies of a row stay together."""
-    places = torch.zeros(2, len(train.y), dtype=torch.int32)
-    for node, part in enumerate(stratified(train.y, max(1, settings.nodes), seed)):
+def assign(train: AnySplit, settings: FoldSettings, seed: int, *, by_class: bool = True) -> Tensor:
+    """Return a (2, rows) tensor of each row's node and fold; copies of a row stay together.
+
+    Every part has its share of each class; with `by_class` false, as where targets are no classes, parts are shuffled.
+    """
+    places = torch.zeros(2, train.num_rows, dtype=torch.int32)
+    labels = train.labels.cpu() if by_class and train.labels is not None else None
+
+    def divided(rows: Tensor, parts: int) -> list[Tensor]:
+        return shuffled(len(rows), parts, seed) if labels is None else stratified(labels[rows], parts, seed)
+
+    for node, part in enumerate(divided(torch.arange(train.num_rows), max(1, settings.nodes))):
         places[0, part] = node
-        for fold, held in enumerate(stratified(train.y[part.to(train.y.device)], settings.folds, seed)):
+        for fold, held in enumerate(divided(part, settings.folds)):
             places[1, part[held]] = fold
     return places
+
+
+def has_classes(data: Dataset, loss: object) -> bool:
+    """Tell whether folds are to have each class in the same proportion: not for losses of other targets."""
+    return data.classes > 0 and data.train.labels is not None and (callable(loss) or loss in OF_CLASSES)
 
 
 def units_of(places: Tensor, settings: FoldSettings) -> list[Unit]:

@@ -28,13 +28,13 @@ from manyhands.record.files import writing
 from manyhands.record.run import RunDir
 from manyhands.replica.stacked import most_in_a_stack
 from manyhands.tasks import Task
-from manyhands.tasks.setup import criterion_of, device_of, load_data, make_replica
+from manyhands.tasks.setup import device_of, load_data, make_replica
 from manyhands.training.agreement import check_same_data, check_same_model
 from manyhands.training.checkpoint import weights_sha256, write_weights
-from manyhands.training.evaluate import evaluate
+from manyhands.training.evaluate import evaluate, scoring_of
 from manyhands.training.job import Job
 from manyhands.training.loop import train_rank
-from manyhands.training.plan import NEVER
+from manyhands.training.plan import AT_END
 from manyhands.training.watch import Watch
 
 PLACES = "folds.npy"
@@ -91,7 +91,7 @@ def crossval_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
 def alone_or_together(config: RunConfig, size: int) -> RunConfig:
     """Return the config of training one model with `size` workers; a fold is tested at the end only."""
     sync = config.sync if size > 1 else "allreduce"
-    return config.model_copy(update={"workers": size, "threads": 1, "sync": sync, "eval_every": NEVER})
+    return config.model_copy(update={"workers": size, "threads": 1, "sync": sync, **AT_END})
 
 
 @final
@@ -207,16 +207,15 @@ def _average(comm: Comm, job: Job, task: Task, data: Dataset, units: Sequence[Un
     means = torch.split(total / len(units), [t.numel() for t in state.values()])
     for t, mean in zip(state.values(), means, strict=True):
         t.copy_((mean if t.is_floating_point() else mean.round()).view(t.shape))
-    criterion = criterion_of(task, module)
-    loss, accuracy = evaluate(module, data.test, criterion.loss, comm, job.config.top)
-    train_loss, train_accuracy = evaluate(module, data.train, criterion.loss, comm, job.config.top)
+    scoring = scoring_of(task, job.config, data, module)
+    held, trained = (evaluate(module, split, scoring, comm) for split in (data.test, data.train))
     if comm.rank == 0:
         write_weights(job.run.model, module.state_dict())
     return HoldOut(
-        accuracy=accuracy,
-        loss=loss,
-        train_accuracy=train_accuracy,
-        train_loss=train_loss,
+        accuracy=held.accuracy,
+        loss=held.loss,
+        train_accuracy=trained.accuracy,
+        train_loss=trained.loss,
         weights_sha256=weights_sha256(module),
     )
 

@@ -66,6 +66,25 @@ def check_finite(dataset: Dataset) -> None:
             _check_rows_finite(t, name)
 
 
+def unsteady(dataset: Dataset) -> list[str]:
+    """Return a sentence about a sample that is another each time it is read, in the same epoch of the same run."""
+    for split in (dataset.train, dataset.test):
+        if not isinstance(split, SampleSplit):
+            continue
+        for row in _some(split):
+            if not _equal(split.read([row], 0), split.read([row], 0)):
+                return [
+                    f"sample {row} of {split.name} is another each time it is read, so no two runs will be equal: it "
+                    "must draw from the generators of torch, numpy.random and random, which are seeded for each sample"
+                ]
+    return []
+
+
+def _equal(nested: Nested, other: Nested) -> bool:
+    pairs = zip(tensors_in(nested), tensors_in(other), strict=False)
+    return all(a.shape == b.shape and torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in pairs)
+
+
 def _some(split: SampleSplit) -> list[int]:
     """Return a few samples to look at: the first, the middle and the last one."""
     return sorted({0, split.num_rows // 2, split.num_rows - 1})

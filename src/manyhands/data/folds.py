@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from manyhands.data.order import cut, permutation
 from manyhands.errors import UserError, check
 
 HELD_OUT = 6
@@ -27,6 +28,12 @@ def stratified(y: Tensor, parts: int, seed: int) -> list[Tensor]:
     labels = y.cpu().numpy()
     folds = StratifiedKFold(parts, shuffle=True, random_state=seed % MAX_SEED).split(labels, labels)
     return [torch.from_numpy(held_out) for _, held_out in folds]
+
+
+def shuffled(count: int, parts: int, seed: int) -> list[Tensor]:
+    """Return the rows of each part, ascending: disjoint, complete, drawn by the seed, of sizes that differ by one."""
+    order = permutation(count, seed, 0)
+    return [order[slice(*cut(count, parts, part))].sort().values for part in range(parts)]
 
 
 def check_classes(y: Tensor, parts: int, meaning: str) -> None:

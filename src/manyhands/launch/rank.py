@@ -42,8 +42,8 @@ from manyhands.launch.guard.process import LOST_S
 from manyhands.launch.guard.state import FailureKnown, own_state
 from manyhands.launch.in_process import run_threads
 from manyhands.launch.mailbox import LiveFolder, LiveWatch, read_job, stop_on_signals, write_failure
-from manyhands.launch.signals.interrupt import die_with_parent
 from manyhands.machine import facts
+from manyhands.machine.parent import die_with_parent
 from manyhands.record.files import write_atomically
 from manyhands.sync.base import num_ranks
 from manyhands.tasks.setup import device_of, load_data

@@ -24,8 +24,8 @@ from manyhands.errors import RankFailed, UserError, check
 from manyhands.launch.blas_threads.count import blas_threads
 from manyhands.launch.guard.process import cause_of
 from manyhands.launch.mailbox import LiveFolder, read_failures, read_status
-from manyhands.launch.signals.interrupt import die_with_parent
 from manyhands.machine import facts
+from manyhands.machine.parent import die_with_parent
 from manyhands.sync.base import num_ranks
 
 Process = subprocess.Popen[str]

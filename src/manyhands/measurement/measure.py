@@ -13,9 +13,9 @@ import psutil
 from pydantic import BaseModel, ValidationError
 
 from manyhands.errors import UserError
-from manyhands.launch.signals.interrupt import die_with_parent
 from manyhands.machine.energy import EnergyMeter
 from manyhands.machine.load import CoreMeter, others_of
+from manyhands.machine.parent import die_with_parent
 from manyhands.record.run import RankSteps, RunDir, RunRecord
 from manyhands.record.sweep import Measure
 
@@ -163,6 +163,8 @@ def figures(record: RunRecord) -> Measure:
         slowest=max(workers, key=usual_ms, default=None),
         **record.model_dump(include=KEPT),
         **record.steady.model_dump(exclude={"steps"}),
+        by_sample=record.by_sample,
+        data_workers=record.config.data_workers,
     )
 
 

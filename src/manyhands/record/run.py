@@ -51,6 +51,8 @@ class RankRecord(BaseModel):
     compute_s: float
     serial_s: float = 0.0
     """Part of `compute_s` that every worker repeats: the optimiser's step and the loop around it."""
+    data_s: float = 0.0
+    """Part of `compute_s` in which it waited for data: gathered rows, or read samples."""
     comm_s: float
     wait_s: float
     max_rss_bytes: int
@@ -74,7 +76,7 @@ class Steady(BaseModel):
     comm_ms: float
     wait_ms: float
     gather_ms: float = 0.0
-    """Part of `compute_ms`: gathering the rows of a batch from the data."""
+    """Part of `compute_ms`: waiting for the rows of a batch, gathered in memory or read sample by sample."""
 
 
 class Others(BaseModel):
@@ -146,7 +148,11 @@ class RunRecord(BaseModel):
     parameters: int
     samples: int
     train_loss: list[float]
-    """Mean training loss of each epoch."""
+    """Mean training loss of each epoch: of the losses of its steps, weighted by the rows of their batches.
+
+    The loss of a step is that of its global batch: with `reduction="sum"` the sum over its rows, with `loss_weight`
+    their weighted mean.
+    """
     test_loss: float
     test_accuracy: float | None
     """Share of hits; None where the targets are no classes."""
@@ -156,11 +162,17 @@ class RunRecord(BaseModel):
     """Every evaluation on the test data, in order."""
     best_step: int | None = None
     """Step of the evaluation whose weights were kept, with `keep_best`; None without."""
+    stopped_early: bool = False
+    """Whether the run ended before its last step, since `patience` evaluations had no better figure."""
     samples_per_s: float
     epoch_s: list[float]
     step_ms: Quantiles
     steady: Steady
     compute_s: float
+    data_s: float = 0.0
+    """Part of `compute_s`: waiting for data, which is gathered in memory, or read sample by sample."""
+    by_sample: bool = False
+    """Whether the data was read sample by sample."""
     comm_s: float
     """Time of the exchanges themselves: of each exchange, the time of the rank that waited least."""
     wait_s: float
@@ -211,6 +223,8 @@ class Pulse(BaseModel):
     """Seconds left at that speed."""
     compute_s: float
     """Seconds of computation on this rank."""
+    data_s: float = 0.0
+    """Part of them: waiting for data."""
     comm_s: float
     """Seconds of the exchanges themselves."""
     wait_s: float
@@ -255,6 +269,12 @@ def open_run(run: RunDir, config: RunConfig) -> None:
     run.make()
     with writing_below(run.path.parent):
         write_atomically(run.toml, config.to_toml())
+
+
+def read_steps(run: RunDir) -> list[dict[str, float]]:
+    """Return the lines of a finished run's steps, without those of its evaluations."""
+    lines = [json.loads(line) for line in run.steps.read_text().splitlines()]
+    return [line for line in lines if "step" in line]
 
 
 def read_events(folder: str, server: int) -> list[dict[str, int]]:

@@ -89,7 +89,7 @@ class TrainedRow(Counted):
     steps: int
     method: TrainingMethod
     """How it was computed on this machine."""
-    test_accuracy: float
+    test_accuracy: float | None
     test_loss: float
     time_s: Estimate
     """Seconds of the whole training, including failures of the cluster's nodes."""

@@ -103,7 +103,11 @@ class Measure(BaseModel):
     comm_ms: float = 0.0
     wait_ms: float = 0.0
     gather_ms: float = 0.0
-    """Part of `compute_ms`: gathering rows from the data."""
+    """Part of `compute_ms`: gathering rows from the data, or waiting for samples."""
+    by_sample: bool = False
+    """Whether the data was read sample by sample."""
+    data_workers: int = 0
+    """Processes of each worker that read samples ahead."""
     typical: RankSteps | None = None
     """The worker with the (lower) median time per row; None in records of older versions."""
     slowest: RankSteps | None = None
@@ -115,7 +119,7 @@ class Measure(BaseModel):
     messages_per_step: float = 0.0
     train_loss: float = 0.0
     test_loss: float = 0.0
-    test_accuracy: float = 0.0
+    test_accuracy: float | None = None
     max_rss_bytes: int = 0
     """Largest memory of a rank."""
     warnings: list[str] = []
@@ -187,7 +191,7 @@ class Row(BaseModel):
     messages_per_step: float = 0.0
     train_loss: float = 0.0
     test_loss: float = 0.0
-    test_accuracy: float = 0.0
+    test_accuracy: float | None = None
     max_rss_bytes: int = 0
     energy_j: float | None = None
     others: Others | None = None

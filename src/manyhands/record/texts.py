@@ -43,6 +43,11 @@ def percent(value: float | None, decimals: int = 1) -> str:
     return fixed(value, decimals, " %")
 
 
+def accuracy_text(value: float | None) -> str:
+    """Return a share of hits as a percentage: 98.12 %; a dash for a task without accuracy."""
+    return percent(None if value is None else 100 * value, 2)
+
+
 def share(part: float, whole: float, decimals: int = 1) -> str:
     """Return `part` as a percentage of `whole`; nothing where `whole` is 0."""
     return percent(100 * part / whole, decimals) if whole > 0 else NOTHING

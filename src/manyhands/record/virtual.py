@@ -19,8 +19,8 @@ class VirtualPoint(BaseModel):
     loss: float
     """Mean training loss since the previous evaluation."""
     test_loss: float
-    accuracy: float
-    """Share of the test samples that are classified correctly."""
+    accuracy: float | None
+    """Share of the test samples that are classified correctly; None where the targets are no classes."""
 
 
 class VirtualRecord(BaseModel):
@@ -45,7 +45,7 @@ class VirtualRecord(BaseModel):
     points: list[VirtualPoint]
     """One for each evaluation; the last is at the end of the run."""
     test_loss: float
-    test_accuracy: float
+    test_accuracy: float | None
     time_s: float
     """Virtual seconds of the whole training, without evaluations."""
     staleness: dict[str, float] = {}
@@ -61,4 +61,4 @@ class VirtualRecord(BaseModel):
 
     def time_to(self, accuracy: float) -> float | None:
         """Return the virtual seconds to the first evaluation with at least this accuracy; None if there is none."""
-        return next((point.time_s for point in self.points if point.accuracy >= accuracy), None)
+        return next((point.time_s for point in self.points if (point.accuracy or 0.0) >= accuracy), None)

@@ -46,7 +46,9 @@ def build(
     meets = global_norms and join_norms(module, peers) > 0
     if fuse and precision not in SHORT and can_fuse(module, criterion.name):
         layout = lay_out(module, (), recipe.groups)
-        return FusedReplica(module, layout, criterion, with_grain(recipe, layout.groups, device))
+        fused = FusedReplica(module, layout, criterion, with_grain(recipe, layout.groups, device))
+        fused.precision = precision
+        return fused
     traits = traits_of(module, sample)
     if any(isinstance(m, nn.Conv2d) for m in module.modules()):
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

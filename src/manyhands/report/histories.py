@@ -1,9 +1,10 @@
 """Figures of the course of runs: their losses, and a timeline of some steps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from manyhands.record.run import RunDir
+from manyhands.record.run import EvaluationRecord, RunDir, RunRecord
 from manyhands.record.sweep import SweepDir, SweepRecord
 from manyhands.record.texts import milliseconds
 from manyhands.report.drawing import Axis, Bars, Figure, Item, Mark, Series, View, listed
@@ -18,6 +19,8 @@ ALL_POINTS = 15_000
 FEWEST_POINTS = 60
 MOST_NUMBERS = 12
 """Most steps of a timeline that are numbered; of more, none is."""
+
+FigureOf = Callable[[EvaluationRecord], float | None]
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,55 @@ def _loss_series(run: DrawnRun, curve: LossCurve) -> Series:
         opacity=1 if run.first else 0.35,
         in_legend=run.first,
     )
+
+
+def evaluations(names: Sequence[str], records: Sequence[RunRecord]) -> list[Figure]:
+    """Draw test loss, accuracy and metrics of all runs by epoch; nothing where no run was tested more than once."""
+    if not any(len(record.history) > 1 for record in records):
+        return []
+    runs = list(zip(names, records, strict=True))
+    names_of_metrics = dict.fromkeys(name for r in records for e in r.history for name in e.metrics)
+    kinds: list[tuple[str, str, FigureOf]] = [
+        ("test loss", "", lambda e: e.test_loss),
+        ("test accuracy", " %", lambda e: None if e.test_accuracy is None else 100 * e.test_accuracy),
+        *((name, "", partial(_metric_of, name)) for name in names_of_metrics),
+    ]
+    views = []
+    for kind, unit, read in kinds:
+        items = [_history_series(name, order, record, read, unit) for order, (name, record) in enumerate(runs)]
+        if drawn := [series for series in items if series.x]:
+            views.append(View(label=kind, items=drawn, x=Axis(title="epoch"), y=Axis(title=kind, unit=unit)))
+    ends = [
+        f"{name} ends at a test loss of {record.history[-1].test_loss:.4f}" for name, record in runs if record.history
+    ]
+    return [
+        Figure(
+            id="history",
+            title="Evaluations",
+            about="Figures of the test data at every evaluation of every run, over the epochs.",
+            alt=listed("Evaluations", ends),
+            views=views,
+            choose="Figure",
+        )
+    ]
+
+
+def _history_series(name: str, order: int, record: RunRecord, read: FigureOf, unit: str) -> Series:
+    values = [(evaluation.epoch, read(evaluation)) for evaluation in record.history]
+    points = [(epoch, value) for epoch, value in values if value is not None]
+    return Series(
+        name=name,
+        x=[round(epoch, 4) for epoch, _ in points],
+        y=[float(f"{value:.6g}") for _, value in points],
+        colour=engine_colour(record.engine),
+        width=max(1.5, 3.5 - 0.5 * order),
+        dash=DASHES[order % len(DASHES)],
+        hover=f"{name}: {{y}}{unit} after {{x}} epochs",
+    )
+
+
+def _metric_of(name: str, evaluation: EvaluationRecord) -> float | None:
+    return evaluation.metrics.get(name)
 
 
 def timelines(runs: Sequence[DrawnRun]) -> list[Figure]:

@@ -4,12 +4,20 @@ import shlex
 from collections.abc import Sequence
 
 from manyhands.record.run import RunDir, RunRecord
-from manyhands.record.texts import count, duration, fixed, percent, rate, times
+from manyhands.record.texts import count, duration, fixed, rate, times
 from manyhands.report.drawing import Figure
-from manyhands.report.histories import DrawnRun, losses, timelines
+from manyhands.report.histories import DrawnRun, evaluations, losses, timelines
 from manyhands.report.html import Page, Section, Tile, facts
 from manyhands.report.stacks import parts_ms, split_figure
-from manyhands.report.tables.runs import learned_table, numbers_table, rank_parts_s, ranks_table, run_names, speed_table
+from manyhands.report.tables.runs import (
+    learned_table,
+    numbers_table,
+    quality,
+    rank_parts_s,
+    ranks_table,
+    run_names,
+    speed_table,
+)
 from manyhands.report.words import machine, task_name
 
 
@@ -36,7 +44,7 @@ def runs_page(runs: Sequence[tuple[RunDir, RunRecord]]) -> Page:
         tiles=_tiles(first) if len(records) == 1 else [],
         sections=[
             Section("numbers", "The numbers", data=True, tables=tables, notes=notes),
-            Section("learning", "Learning", short=True, figures=losses(drawn)),
+            Section("learning", "Learning", short=True, figures=[*losses(drawn), *evaluations(names, records)]),
             Section("time", "Where the time went", figures=run_figures(records)),
             Section("timeline", "Timeline", short=True, figures=timelines(drawn)),
             Section("ranks", "Ranks", short=True, tables=[ranks_table(records)]),
@@ -85,10 +93,9 @@ def _headline(records: Sequence[RunRecord], names: Sequence[str]) -> str:
     best = records[fastest]
     with_rate = f" with {rate(best.samples_per_s)} samples/s" if best.samples_per_s else ""
     if len(records) == 1:
-        return (
-            f"{task_name(best.task)} with {names[0]} reaches {percent(100 * best.test_accuracy, 2)} on the test data "
-            f"after {count(best.steps, 'step')}{with_rate}."
-        )
+        name, value = quality(best)
+        reached = f"{value} on the test data" if name == "accuracy" else f"a {name} of {value} on the test data"
+        return f"{task_name(best.task)} with {names[0]} reaches {reached} after {count(best.steps, 'step')}{with_rate}."
     timed = [record.samples_per_s for record in records if record.samples_per_s]
     if len(timed) < 2:
         return f"Of {len(records)} runs, fewer than two have a speed to compare."
@@ -100,10 +107,16 @@ def _tiles(record: RunRecord) -> list[Tile]:
     step, steps = duration(record.step_ms.median / 1e3 or None), count(record.steps, "step")
     return [
         Tile("Samples per second", rate(record.samples_per_s), f"{step} a step"),
-        Tile("Test accuracy", percent(100 * record.test_accuracy, 2), f"test loss {fixed(record.test_loss, 4)}"),
+        _quality_tile(record),
         Tile("Time", duration(record.total_s), f"{steps}, {count(record.epochs, 'epoch')}"),
         Tile("Parameters", f"{record.parameters:,}", f"batch {record.batch_size:,}"),
     ]
+
+
+def _quality_tile(record: RunRecord) -> Tile:
+    name, value = quality(record)
+    beside = "" if name == "test loss" else f"test loss {fixed(record.test_loss, 4)}"
+    return Tile("Test accuracy" if name == "accuracy" else name.capitalize(), value, beside)
 
 
 def _notes(records: Sequence[RunRecord]) -> list[str]:

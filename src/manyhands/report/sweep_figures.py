@@ -34,7 +34,7 @@ def sweep_figures(record: SweepRecord) -> dict[str, list[Figure]]:
             *([_lost(record)] if any(finding.parts for finding in record.findings) else []),
             *([_split(record)] if any(row.repeats for row in record.rows) else []),
         ],
-        "learning": [_accuracy(drawn)] if drawn else [],
+        "learning": _accuracy(drawn),
     }
 
 
@@ -177,21 +177,28 @@ def _lost(record: SweepRecord) -> Figure:
     )
 
 
-def _accuracy(drawn: Sequence[Curve]) -> Figure:
-    def accuracy(row: Row) -> Interval:
-        return Interval(value=row.test_accuracy, low=row.test_accuracy, high=row.test_accuracy)
+def _accuracy(drawn: Sequence[Curve]) -> list[Figure]:
+    """Draw the accuracy over the workers; nothing for a task without one."""
 
-    values = [100 * row.test_accuracy for curve in drawn for row in curve.with_baseline]
+    def accuracy(row: Row) -> Interval | None:
+        share = row.test_accuracy
+        return None if share is None else Interval(value=share, low=share, high=share)
+
+    shares = [row.test_accuracy for curve in drawn for row in curve.with_baseline]
+    values = [100 * share for share in shares if share is not None]
+    if not values:
+        return []
     low, high = min(values), max(values)
     room = max(1.0, 0.15 * (high - low))  # a flat curve should look flat
     y = Axis(title="test accuracy", span=(low - room, min(100.5, high + room)), unit=" %")
-    return Figure(
+    accuracies = Figure(
         id="accuracy",
         title="Accuracy",
         about="Share of the test data guessed right: a strategy that keeps one worker's answer stays level.",
         alt=_listed("Test accuracy over workers", drawn, accuracy, lambda v: f"{100 * v:.2f} percent"),
         views=[View(items=_all_points(drawn, accuracy, " %", 100), x=_workers(drawn), y=y)],
     )
+    return [accuracies]
 
 
 def row_labels(record: SweepRecord, rows: Sequence[Row]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from manyhands.record.labels import cell_name, cell_names, with_coverage
 from manyhands.record.sweep import Row, SweepDir, SweepRecord
-from manyhands.record.texts import NOTHING, percent, rate, times
+from manyhands.record.texts import NOTHING, accuracy_text, percent, rate, times
 from manyhands.report.curves import curves
 from manyhands.report.histories import losses, runs_of, timelines
 from manyhands.report.html import Page, Section, Tile, again, facts, shell_block
@@ -86,13 +86,13 @@ def _tiles(record: SweepRecord) -> list[Tile]:
     if best.speed_up.value < 1:
         fastest = Tile("Best speed-up", NOTHING, f"no run{of_own_cores(record)} was faster than one worker")
     alone = next((curve.baseline for curve in curves(record) if best in curve.rows), None)
-    beside = f"one worker: {percent(100 * alone.test_accuracy, 2)}" if alone and alone.repeats else name
+    beside = f"one worker: {accuracy_text(alone.test_accuracy)}" if alone and alone.repeats else name
     return [
         fastest,
         Tile("Efficiency", percent(100 * best.efficiency.value, 0), with_coverage(best.efficiency, 100, 0) or name),
         Tile("Samples per second", rate(best.samples_per_s.value), f"{name}, together"),
         *_greatest_loss(record, best, name),
-        Tile("Test accuracy", percent(100 * best.test_accuracy, 2), beside),
+        *([] if best.test_accuracy is None else [Tile("Test accuracy", accuracy_text(best.test_accuracy), beside)]),
     ]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from manyhands.record.simulation import Estimate, SimulationRecord, TrainedRow
-from manyhands.record.texts import duration, fixed, percent
+from manyhands.record.texts import accuracy_text, duration, fixed
 from manyhands.report.drawing import Axis, Figure, Series, View, decades_axis, is_wide, listed
 from manyhands.report.palette import DASHES, series_colour
 
@@ -15,7 +15,7 @@ MOST_LEVELS = 3
 
 def time_to(row: TrainedRow, accuracy: float) -> Estimate | None:
     """Return the nodes' seconds, with failures, to the first evaluation of at least this accuracy."""
-    return next((row.time_at(point) for point in row.points if point.accuracy >= accuracy), None)
+    return next((row.time_at(point) for point in row.points if (point.accuracy or 0.0) >= accuracy), None)
 
 
 def levels(record: SimulationRecord) -> list[float]:
@@ -35,8 +35,11 @@ def trained_sentence(record: SimulationRecord) -> str:
     if not record.trained:
         return ""
     target = record.target_accuracy or max(levels(record), default=None)
-    best = max(record.trained, key=lambda row: row.test_accuracy)
-    ends = f"{_name(best)}, ends at {percent(100 * best.test_accuracy, 2)}"
+    if all(row.test_accuracy is None for row in record.trained):
+        best = min(record.trained, key=lambda row: row.test_loss)
+        return f"The training with the lowest test loss, {_name(best)}, ends at {fixed(best.test_loss, 4)}."
+    best = max(record.trained, key=lambda row: row.test_accuracy or 0.0)
+    ends = f"{_name(best)}, ends at {accuracy_text(best.test_accuracy)}"
     if target is None:
         return f"The best training, {ends}."
     times = [(time_s.value, row) for row in record.trained if (time_s := time_to(row, target))]
@@ -54,12 +57,13 @@ def trained_figures(record: SimulationRecord) -> list[Figure]:
     """Draw accuracy and loss against the nodes' time; nothing without evaluations."""
     if not any(row.points for row in record.trained):
         return []
+    tested = all(point.accuracy is not None for row in record.trained for point in row.points)
     accuracy = _figure(
         record,
         "Accuracy",
         "Share of the test data guessed right at each evaluation, against the time of the simulated nodes, with "
         "failures where the cluster has some: what is further to the left learns sooner.",
-        [[round(100 * point.accuracy, 4) for point in row.points] for row in record.trained],
+        [[round(100 * (point.accuracy or 0.0), 4) for point in row.points] for row in record.trained],
         Axis(title="test accuracy", unit=" %"),
     )
     loss = _figure(
@@ -70,7 +74,7 @@ def trained_figures(record: SimulationRecord) -> list[Figure]:
         [[float(f"{point.loss:.5g}") for point in row.points] for row in record.trained],
         Axis(title="training loss"),
     )
-    return [replace(accuracy, picture="accuracy"), loss]
+    return [replace(accuracy, picture="accuracy"), loss] if tested else [loss]
 
 
 def _figure(record: SimulationRecord, title: str, about: str, values: Sequence[list[float]], y: Axis) -> Figure:

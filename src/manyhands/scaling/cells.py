@@ -13,7 +13,7 @@ from manyhands.request import resolve
 from manyhands.scaling.request import SweepRequest
 from manyhands.sync.base import check_features
 from manyhands.tasks import Task
-from manyhands.training.plan import NEVER
+from manyhands.training.plan import AT_END
 
 TRACE_STEPS = 6
 """Steps of a run's timeline, for the report; the same in all runs, so that all are alike."""
@@ -52,7 +52,7 @@ def run_options(request: SweepRequest, cell: Cell) -> dict[str, Any]:
         **request.options,
         **{name: value for name, value in optional.items() if value},
         **cell.model_dump(include={"engine", "workers", "sync", "batch_size", "replicate"}),
-        "eval_every": NEVER,
+        **AT_END,
         "trace": TRACE_STEPS,
     }
 

@@ -18,7 +18,16 @@ BELONG_TO_CELLS = {
     "image_size": "image_sizes",
 }
 """Settings of a run that differ from cell to cell, and the sweep's option that takes several values."""
-SET_BY_SWEEP = {*BELONG_TO_CELLS, "trace", "eval_every", "checkpoint_every", "keep"}
+SET_BY_SWEEP = {
+    *BELONG_TO_CELLS,
+    "trace",
+    "eval_every",
+    "eval_steps",
+    "patience",
+    "keep_best",
+    "checkpoint_every",
+    "keep",
+}
 """Settings of a run that a sweep sets itself."""
 
 

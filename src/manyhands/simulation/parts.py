@@ -76,7 +76,7 @@ class TaskNetwork:
         key = f"{self.config.task} {rows}"
         if key not in self._parts.ready:
             last = (rows - 1) % self.config.micro_batch + 1 if self.config.micro_batch else rows
-            batch = Batch(*self._data.train.batch(slice(0, last), self._replica.params.dtype))
+            batch = Batch(*self._data.train.batch(slice(0, last), self._replica.params.dtype), told_rows=last)
             with process_settings(self.config, 1, 1):
                 marks = self._median_marks(batch)
             self._parts.ready[key] = [(1 - (1 - share) * last / rows, start, stop) for share, start, stop in marks]

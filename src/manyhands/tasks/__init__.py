@@ -3,5 +3,6 @@
 from manyhands.registry import tasks as names
 from manyhands.tasks.base import Task
 from manyhands.tasks.load import load
+from manyhands.tasks.metrics import Metric
 
-__all__ = ["Task", "load", "names"]
+__all__ = ["Metric", "Task", "load", "names"]

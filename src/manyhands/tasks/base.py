@@ -14,6 +14,7 @@ from manyhands.data import Dataset
 from manyhands.errors import check, kind_of, unknown
 from manyhands.replica.criterion import LOSSES, Loss
 from manyhands.spec import with_field_docs
+from manyhands.tasks.metrics import check_metrics
 from manyhands.tasks.optimizers import check_name, make_named
 
 GPU_ROWS = 16
@@ -124,6 +125,9 @@ class Task:
             "optimizer must be a name, or a function (parameters, learning rate) → optimiser, "
             f"got {kind_of(self.optimizer)}",
         )
+
+        check_metrics(self.metrics)
+        check(0 <= self.ema < 1, f"ema must be at least 0 and less than 1, such as 0.999, got {self.ema}")
 
     def loss_with(self, module: nn.Module) -> Loss:
         """Return the own loss as a function of output and target; one of three arguments gets `module` as well."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from manyhands import sync
 from manyhands.config import RunConfig
-from manyhands.data import Dataset, SampleSplit, as_dataset, load
+from manyhands.data import Dataset, SampleSplit, Split, as_dataset, load
 from manyhands.data.checks import check_finite, check_labels
 from manyhands.errors import TaskFileFailed, UserError, check
 from manyhands.replica import Replica, build
@@ -21,6 +21,7 @@ from manyhands.replica.optimizer.groups import ELEMENTS, OptimizerRecipe
 from manyhands.replica.stacked import Stack, stack
 from manyhands.tasks.base import Task
 from manyhands.tasks.groups import named_groups
+from manyhands.tasks.init import take_weights
 from manyhands.tasks.optimizers import grain_of
 from manyhands.tasks.seeding import DATA, seeded
 
@@ -86,6 +87,19 @@ def _given(source: Any, config: RunConfig) -> Dataset:
         raise TaskFileFailed(f"the data function of '{config.task}' failed: {error!r}") from error
 
 
+def make_network(task: Task, config: RunConfig, data: Dataset) -> nn.Module:
+    """Make the network, with the initial weights of the config's file where it names one."""
+    module = task.make_model(data)
+    if config.init:
+        take_weights(module, config.init)
+    return module
+
+
+def without_init(config: RunConfig) -> RunConfig:
+    """Return the config for a network whose weights a checkpoint replaces: the file of the first ones may be gone."""
+    return config.model_copy(update={"init": ""})
+
+
 def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.device) -> Replica:
     """Build the network from the seed, and return a replica of it on `device`.
 
@@ -94,7 +108,7 @@ def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.dev
     dtype = getattr(torch, config.dtype)
     with seeded(config.seed):
         sample, targets = data.train.batch(slice(0, min(2, len(data.train))), dtype)
-        module = task.make_model(data)
+        module = make_network(task, config, data)
         return build(
             module,
             moved(sample, device),
@@ -109,14 +123,22 @@ def make_replica(task: Task, config: RunConfig, data: Dataset, device: torch.dev
         )
 
 
+def can_stack(data: Dataset) -> bool:
+    """Tell whether several networks can get different rows of the data at once: arrays of one input and one label."""
+    split = data.train
+    return isinstance(split, Split) and isinstance(split.x, Tensor) and split.labels is not None and data.classes > 0
+
+
 def make_stack(
     task: Task, config: RunConfig, data: Dataset, device: torch.device, parts: Iterable[Dataset]
 ) -> Stack | None:
     """Build a network from the seed for each of `parts` of the data, and stack them; None if they cannot be stacked."""
+    if not can_stack(data):
+        return None
     dtype, modules = getattr(torch, config.dtype), []
     for part in parts:
         with seeded(config.seed):
-            modules.append(task.make_model(part))
+            modules.append(make_network(task, config, part))
     if not steps_alike(task, config, modules[0], device):
         return None
     sample, _ = data.train.batch(slice(0, min(2, len(data.train))), dtype)

@@ -10,11 +10,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from manyhands.config import RunConfig
-from manyhands.data import Dataset
+from manyhands.data import Dataset, SampleSplit
 from manyhands.errors import ManyhandsError, TaskFileFailed, UserError, check, kind_of
+from manyhands.replica.criterion import OF_CLASSES
+from manyhands.replica.nested import Nested, call, map_tensors, moved, tensors_in
 from manyhands.replica.optimizer.groups import NamedGroup, OptimizerRecipe
 from manyhands.replica.update import stepper
 from manyhands.tasks.base import Task
+from manyhands.tasks.metrics import check_monitored, direction_of, means_accuracy, try_metrics
 from manyhands.tasks.seeding import seeded
 from manyhands.tasks.setup import criterion_of, recipe_of
 
@@ -27,11 +30,15 @@ def try_parts(task: Task, config: RunConfig, data: Dataset, device: torch.device
     """Make the model, pass two samples forward and backward, and step a few weights; refuse a part that fails."""
     dtype = getattr(torch, config.dtype)
     rows = ROWS + (data.classes == ROWS)  # labels broadcast over the outputs would fit as many rows as classes
-    x, y = (t.to(device) for t in data.train.batch(slice(0, min(rows, len(data.train))), dtype))
+    rows = min(rows, len(data.train))
+    x, y = (moved(part, device) for part in data.train.batch(slice(0, rows), dtype))
     with seeded(config.seed):
         module = _model(task, config, data, device, dtype)
-        out = _output(module, x, task, config, data)
+        out = _output(module, x, rows, task, config, data)
         loss = _loss(task, module, out, y, config)
+        if isinstance(data.test, SampleSplit):
+            _try_test_sample(module, data.test, config, device, dtype)
+        _try_metrics(task, module, config, data, map_tensors(Tensor.detach, out), y)
         with saying("the backward pass failed", config):
             loss.backward()  # type: ignore[no-untyped-call]
         _try_optimizer(task, config, module)
@@ -81,33 +88,59 @@ def _model(task: Task, config: RunConfig, data: Dataset, device: torch.device, d
     return module
 
 
-def _output(module: nn.Module, x: Tensor, task: Task, config: RunConfig, data: Dataset) -> Tensor:
-    with saying(f"the model does not take samples of shape {data.shape}", config):
-        out = module(x)
+def _output(module: nn.Module, x: Nested, rows: int, task: Task, config: RunConfig, data: Dataset) -> Nested:
+    with saying(f"the model does not take samples of shape {_shapes(x, rows)}", config):
+        out = call(module, x)
+    if callable(task.loss):  # which gets whatever the model returns
+        has_output = any(True for _ in tensors_in(out))
+        check(has_output, f"the model of '{config.task}' returned {kind_of(out)}, in which there is no tensor")
+        return out
     check(
         isinstance(out, Tensor),
         f"the model of '{config.task}' returned {kind_of(out)}, not a tensor; "
         "its forward must return the outputs alone, a row for each sample",
     )
+    of_classes = task.loss in OF_CLASSES and data.classes > 0
     check(
-        out.ndim == 2 and len(out) == len(x),
-        f"the model of '{config.task}' returned a tensor of shape {tuple(out.shape)} for {len(x)} samples; "
-        "it must have a row for each sample, and a column for each class",
+        len(out) == rows and (out.ndim == 2 or not of_classes) if out.ndim else False,
+        f"the model of '{config.task}' returned a tensor of shape {tuple(out.shape)} for {rows} samples; "
+        f"it must have a row for each sample{', and a column for each class' if of_classes else ''}",
     )
     check(
-        callable(task.loss) or out.shape[1] >= data.classes,  # or a later batch, with the last class, would fail
-        f"the model of '{config.task}' has {out.shape[1]} outputs, but {data.name} has {data.classes} classes",
+        not of_classes or out.shape[1] >= data.classes,  # or a later batch, with the last class, would fail
+        f"the model of '{config.task}' has {out.shape[1] if out.ndim > 1 else 1} outputs, "
+        f"but {data.name} has {data.classes} classes",
     )
-    return out  # type: ignore[no-any-return]
+    return out
 
 
-def _loss(task: Task, module: nn.Module, out: Tensor, y: Tensor, config: RunConfig) -> Tensor:
-    shapes = f"outputs of shape {tuple(out.shape)} and labels of shape {tuple(y.shape)}"
+def _try_test_sample(
+    module: nn.Module, split: SampleSplit, config: RunConfig, device: torch.device, dtype: torch.dtype
+) -> None:
+    """Pass a test sample, which may have another shape than those to train on."""
+    x, _ = split.batch(slice(0, 1), dtype)
+    module.eval()
+    with saying(f"the model does not take test samples of shape {_shapes(x, 1)}", config), torch.no_grad():
+        call(module, moved(x, device))
+    module.train()
+
+
+def _shapes(nested: Nested, rows: int | None = None) -> str:
+    """Return the shape of a tensor in words, or of each in a nest; of `rows` samples, that of one."""
+
+    def shape_of(t: Tensor) -> tuple[int, ...]:
+        return tuple(t.shape[1:] if rows is not None and t.dim() and len(t) == rows else t.shape)
+
+    return str(map_tensors(shape_of, nested))
+
+
+def _loss(task: Task, module: nn.Module, out: Nested, y: Nested, config: RunConfig) -> Tensor:
+    shapes = f"outputs of shape {_shapes(out)} and labels of shape {_shapes(y)}"
     what = f"the loss of {shapes} failed"
     if isinstance(task.loss, type):
         what += f" (give an instance, loss={task.loss.__name__}())"
     elif callable(task.loss):
-        _check_takes(task.loss, "loss", "output, target", config)
+        _check_takes(task.loss_with(module), "loss", "output, target", config)
     with saying(what, config), warnings.catch_warnings():
         warnings.filterwarnings("error", BROADCAST)
         loss = criterion_of(task, module).loss(out, y)
@@ -123,6 +156,17 @@ def _loss(task: Task, module: nn.Module, out: Tensor, y: Tensor, config: RunConf
         "without detach() or no_grad()",
     )
     return loss
+
+
+def _try_metrics(task: Task, module: nn.Module, config: RunConfig, data: Dataset, out: Nested, y: Nested) -> None:
+    """Compute the metrics once, and refuse a monitored figure that the task does not have."""
+    with saying("a metric failed", config), warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # two samples have too few classes for some metrics
+        try_metrics(task.metrics, out, y)
+    accuracy = means_accuracy(criterion_of(task, module), data.classes, out, y)
+    check_monitored(config.monitor, task.metrics, accuracy=accuracy)
+    if config.patience or config.keep_best:
+        direction_of(config.monitor, task.metrics)
 
 
 def _try_optimizer(task: Task, config: RunConfig, module: nn.Module) -> None:

@@ -16,12 +16,15 @@ from torch import Tensor
 
 from manyhands.comm import Comm
 from manyhands.comm.texts import gather_texts
-from manyhands.data import Dataset, Split
+from manyhands.data import AnySplit, Dataset, SampleSplit
 from manyhands.errors import UserError
 from manyhands.replica import Replica
+from manyhands.replica.nested import Nested, tensors_in
 
 ROWS = 64
 """Rows of a split that are digested: the first, the last, and others evenly spaced in between."""
+SAMPLES = 4
+"""Samples that are digested of data that is read sample by sample."""
 VALUES = 4096
 """Values of a row, or of a weight, that are digested at most."""
 HASHED = "#"
@@ -70,18 +73,37 @@ def digest_of_model(replica: Replica, *, exchanged: bool) -> Digest:
     return digest
 
 
-def _digest_of_split(what: str, split: Split) -> Digest:
-    digest = {
-        f"the number of {what} samples": str(len(split)),
+def _digest_of_split(what: str, split: AnySplit) -> Digest:
+    digest = {f"the number of {what} samples": str(len(split))}
+    if isinstance(split, SampleSplit):
+        return digest | _digest_of_samples(what, split)
+    digest |= {
         f"the shape of a {what} sample": str(split.shape),
-        f"the type of the {what} inputs": f"{split.x.dtype} times {split.scale!r}",
-        f"the {what} labels": _hash(split.y),
+        f"the type of the {what} inputs": f"{_types(split.x)} times {split.scale!r}",
+        f"the {what} labels": _hash_all(split.y),
     }
-    last = len(split.y) - 1
-    for row in sorted({i * last // (ROWS - 1) for i in range(ROWS)}) if len(split.y) else []:
+    for row in _spread(split.num_rows, ROWS):
         stored = row if split.picks is None else int(split.picks[row])
-        digest[f"row {row} of the {what} inputs"] = _hash(_thinned(split.x[stored]))
+        values = [_thinned(t[stored]) for t in tensors_in(split.x)]
+        digest[f"row {row} of the {what} inputs"] = _hash_all(values)
     return digest
+
+
+def _digest_of_samples(what: str, split: SampleSplit) -> Digest:
+    """Return a digest of the labels, where they are known, and of a few samples as the first epoch has them."""
+    digest = {} if split.labels is None else {f"the {what} labels": _hash(split.labels)}
+    for row in _spread(split.num_rows, SAMPLES):
+        digest[f"sample {row} of the {what} data"] = _hash_all([_thinned(t) for t in tensors_in(split.read([row], 0))])
+    return digest
+
+
+def _spread(rows: int, count: int) -> list[int]:
+    """Return the first row, the last, and others evenly spaced in between."""
+    return sorted({i * (rows - 1) // (count - 1) for i in range(count)}) if rows else []
+
+
+def _types(x: Nested) -> str:
+    return ", ".join(str(t.dtype) for t in tensors_in(x))
 
 
 def _thinned(t: Tensor) -> Tensor:
@@ -89,6 +111,13 @@ def _thinned(t: Tensor) -> Tensor:
     flat = t.reshape(-1)
     half = VALUES // 2
     return flat if len(flat) <= VALUES else torch.cat([flat[:half], flat[-half:]])
+
+
+def _hash_all(nested: Nested) -> str:
+    """Return one hash of all tensors of a nest."""
+    hashes = [_hash(t) for t in tensors_in(nested)]
+    together = hashlib.blake2b("".join(hashes).encode(), digest_size=16).hexdigest()
+    return hashes[0] if len(hashes) == 1 else HASHED + together
 
 
 def _hash(t: Tensor) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 from manyhands import sync
 from manyhands.comm import Comm
 from manyhands.config import RunConfig
-from manyhands.data import Dataset
+from manyhands.data import AnySplit, Dataset
 from manyhands.errors import check
 from manyhands.replica import Batch, Replica
 from manyhands.replica.batchnorm import GLOBAL, fixed_norms
@@ -177,7 +177,7 @@ def reasons(causes: Iterable[Cause], config: RunConfig) -> list[str]:
 
 def _hint(config: RunConfig, cause: Cause) -> str:
     if cause.kind == "rows" and any(f"({kind.__name__})" in cause.layer for kind in GLOBAL):
-        return "; --batchnorm global normalises over the rows of all workers"
+        return "; --batchnorm global normalises over the rows of all workers, and --exact fixes the slices"
     shared_generator = cause.kind == "random" and config.engine in ("threads", "hybrid")
     never_equal = shared_generator or cause.kind in NEVER_EXACT
     return "" if never_equal else "; --exact fixes the slices, so that every number of workers gives the same"
@@ -187,9 +187,11 @@ def causes_of(task: Task, replica: Replica, data: Dataset) -> list[Cause]:
     """Find by trial what makes the gradient of a batch differ from the mean of its slices' gradients."""
     if isinstance(replica, FusedReplica):
         return []  # Linear layers and a known loss
-    batch = trial_batch(replica, data)
-    if len(batch.x) <= CUT:
+    indices = trial_rows(data)
+    if len(indices) <= CUT:
         return []
+    trial = _cut(replica, data.train, indices, CUT)
+    batch = trial.whole
     traits = traits_of(replica.module, batch.x)
     loss_kind = None if isinstance(task.loss, str) else _try_loss(replica, batch, replica.criterion)
     causes = [Cause("random")] if traits.global_random else []
@@ -201,7 +203,7 @@ def causes_of(task: Task, replica: Replica, data: Dataset) -> list[Cause]:
         causes.append(Cause(loss_kind))
     if traits.remembers:
         causes.append(Cause("memory"))
-    return causes or _by_gradients(replica, batch, CUT)
+    return causes or _by_gradients(replica, trial)
 
 
 def causes_of_batch(replica: Replica, plan: Plan) -> list[Cause]:
@@ -210,34 +212,46 @@ def causes_of_batch(replica: Replica, plan: Plan) -> list[Cause]:
     rows = min(plan.rows_of(0), MOST_ROWS)
     if rows < 2:
         return []
-    x, y = plan.split.batch(slice(0, rows) if isinstance(indices, slice) else indices[:rows], replica.params.dtype)
-    device = replica.params.device
-    return _by_gradients(replica, Batch(x, y, told_rows=rows).to(device), rows // 2)
+    order = torch.arange(rows) if isinstance(indices, slice) else indices[:rows]
+    return _by_gradients(replica, _cut(replica, plan.split, order, rows // 2))
 
 
-def trial_batch(replica: Replica, data: Dataset) -> Batch:
+def trial_rows(data: Dataset) -> Tensor:
     """Return a few rows from all over the training data, with as many labels as can be: losses may weight them."""
-    labels = data.train.y
-    spread = torch.linspace(0, len(labels) - 1, min(TRIAL_ROWS, len(labels))).long()
+    labels, rows = data.train.labels, data.train.num_rows
+    spread = torch.linspace(0, rows - 1, min(TRIAL_ROWS, rows)).long()
+    if labels is None:
+        return spread
     firsts = [int((labels == label).nonzero()[0, 0]) for label in labels.unique()[:TRIAL_ROWS]]  # type: ignore[no-untyped-call]
-    indices = torch.tensor([*firsts, *spread.tolist()][: len(spread)])
-    x, y = data.train.batch(indices, replica.params.dtype)
-    return Batch(x, y, told_rows=len(indices)).to(replica.params.device)
+    return torch.tensor([*firsts, *spread.tolist()][: len(spread)])
 
 
-def apart_when_cut(replica: Replica, batch: Batch, at: int) -> Tensor:
+class CutBatch(NamedTuple):
+    """A batch of a trial, and its two slices as workers would gather them: a collate function pads each by itself."""
+
+    whole: Batch
+    parts: tuple[Batch, Batch]
+
+
+def _cut(replica: Replica, split: AnySplit, indices: Tensor, at: int) -> CutBatch:
+    """Gather a batch and its two slices."""
+    rows, device = len(indices), replica.params.device
+
+    def gathered(a: int, b: int) -> Batch:
+        x, y = split.batch(indices[a:b], replica.params.dtype)
+        return Batch(x, y, first=a, told_rows=b - a, share=(b - a) / rows).to(device)
+
+    return CutBatch(gathered(0, rows), (gathered(0, at), gathered(at, rows)))
+
+
+def apart_when_cut(replica: Replica, batch: CutBatch) -> Tensor:
     """Return which gradients (and moves of statistics) of a batch are not those of its two slices together.
 
     A value is apart when it differs by more than round-off could make of the slices' gradients.
     """
-    rows = batch.rows
-    parts = [
-        Batch(rows_of(batch.x, slice(a, b)), rows_of(batch.y, slice(a, b)), batch.first + a, batch.key, b - a, share)
-        for a, b, share in ((0, at, at / rows), (at, rows, 1 - at / rows))
-    ]
-    replica.forward_backward(batch, 1.0)
+    replica.forward_backward(batch.whole, 1.0)
     whole, together, size = replica.grads.clone(), torch.zeros_like(replica.grads), torch.zeros_like(replica.grads)
-    for part, weight in zip(parts, _weights(replica.criterion, parts), strict=True):
+    for part, weight in zip(batch.parts, _weights(replica.criterion, batch.parts), strict=True):
         replica.forward_backward(part, weight)
         together += replica.grads
         size += replica.grads.abs()
@@ -264,11 +278,11 @@ def _in_trial(replica: Replica) -> Iterator[None]:
         replica.precision = precision
 
 
-def _by_gradients(replica: Replica, batch: Batch, at: int) -> list[Cause]:
+def _by_gradients(replica: Replica, batch: CutBatch) -> list[Cause]:
     """Compare gradients, where neither the layers nor the loss show why they should differ."""
     try:
         with _in_trial(replica):
-            apart = apart_when_cut(replica, batch, at)
+            apart = apart_when_cut(replica, batch)
     except Exception:  # a slice may be too small for the model or the loss; those of the run may be larger
         return []
     if not apart.any():
@@ -278,7 +292,7 @@ def _by_gradients(replica: Replica, batch: Batch, at: int) -> list[Cause]:
     assert isinstance(replica, FlatReplica)
     replica.draws.still = True
     with _in_trial(replica):
-        only_draws = not apart_when_cut(replica, batch, at).any()
+        only_draws = not apart_when_cut(replica, batch).any()
     replica.draws.still = False
     return [Cause("positions" if only_draws else "unknown")]
 

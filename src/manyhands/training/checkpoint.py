@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -24,6 +25,8 @@ from manyhands.sync import Sync
 
 PER_RANK = "own/"
 """Prefix of the names of tensors that have a row for each rank."""
+FURTHER = "further/"
+"""Prefix of the names of further tensors, which all ranks share."""
 EXTRA = "extra/"
 """Prefix of the names of the replica's further tensors."""
 TENSORS = {"params", "moments", "scalars"}
@@ -39,8 +42,8 @@ class Cursor:
     """Mean loss of each finished epoch."""
     loss_sum: float = 0.0
     """Loss of the unfinished epoch so far, times samples."""
-    seen: list[float] = field(default_factory=list)
-    """The monitored figure of each evaluation so far."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """Every evaluation until then, as plain JSON."""
 
 
 def write_checkpoint(
@@ -52,18 +55,20 @@ def write_checkpoint(
     *,
     moments: Moments | None = None,
     per_rank: Mapping[str, Tensor] | None = None,
+    further: Mapping[str, Tensor] | None = None,
 ) -> Path:
     """Write a checkpoint, and remove all but the last `keep`.
 
     A file of a later step is a damaged one, which this run passed over when it resumed: it is put aside.
 
     `moments` is the whole optimiser state, where this replica holds only a slice of it; the tensors of `per_rank` have
-    a row for each rank.
+    a row for each rank, and those of `further` are the same on all of them.
     """
     with writing(folder):
         folder.mkdir(exist_ok=True)  # a run's folder that somebody deleted is not made again
     elements, scalars = moments or replica.update.moments()
     rows = {f"{PER_RANK}{name}": stack for name, stack in (per_rank or {}).items()}
+    rows |= {f"{FURTHER}{name}": t for name, t in (further or {}).items()}
     extras = {f"{EXTRA}{name}": t for name, t in replica.extras().items()}
     tensors = _copies({"params": replica.params, "moments": elements, "scalars": scalars, **extras, **rows})
     shapes = json.dumps(_shapes(replica.module))
@@ -148,6 +153,13 @@ def restore_rank(path: Path, replica: Replica, sync: Sync, rank: int) -> None:
                 t.copy_(stacks[f"{EXTRA}{name}"][rank])
     for name, t in sync.tensors().items():
         t.copy_(stacks[name][rank])
+
+
+def read_further(path: Path, rank: int) -> dict[str, Tensor]:
+    """Return a checkpoint's further tensors, and this rank's of those that differ between the ranks."""
+    tensors = _read(path)[0].items()
+    further = {name.removeprefix(FURTHER): t for name, t in tensors if name.startswith(FURTHER)}
+    return further | {name.removeprefix(PER_RANK): t[rank] for name, t in tensors if name.startswith(PER_RANK)}
 
 
 def check_workers(path: Path, workers: int) -> None:

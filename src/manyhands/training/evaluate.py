@@ -1,42 +1,108 @@
-"""Loss and accuracy on the test data, shared out over the ranks."""
+"""Loss, accuracy and metrics on the test data, shared out over the ranks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
 from manyhands.comm import Comm
-from manyhands.data import Split
+from manyhands.config import RunConfig
+from manyhands.data import AnySplit, Dataset
 from manyhands.data.order import cut
-from manyhands.replica.criterion import Loss
+from manyhands.replica.criterion import Criterion
+from manyhands.replica.nested import Nested, call, num_rows
+from manyhands.tasks import Task
+from manyhands.tasks.metrics import MetricSet, means_accuracy
+from manyhands.tasks.setup import criterion_of
 
 CHUNK = 500
 """Samples that are evaluated at once."""
 
 
-@torch.no_grad()
-def evaluate(module: nn.Module, split: Split, loss: Loss, comm: Comm, top: int = 1) -> tuple[float, float]:
-    """Return mean loss and accuracy: the share of samples whose label is among the `top` best guesses.
+class Figures(NamedTuple):
+    """The figures of some weights on the test data."""
 
-    The chunks do not depend on the number of ranks, and each chunk's sums are computed by one rank and added to zeros
-    elsewhere: so equal weights give equal figures, to the bit.
+    loss: float
+    """Mean over the rows, or their weighted mean; of a summed loss, the sum divided by the rows."""
+    accuracy: float | None
+    """Share of hits; None where the targets are no classes."""
+    metrics: dict[str, float]
+
+
+@final
+@dataclass(frozen=True)
+class Scoring:
+    """What is measured on the test data."""
+
+    criterion: Criterion
+    classes: int = 0
+    top: int = 1
+    """A sample is a hit when its label is among as many best guesses."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+def scoring_of(task: Task, config: RunConfig, data: Dataset, module: nn.Module) -> Scoring:
+    """Return what a task's network is measured by."""
+    return Scoring(criterion_of(task, module), data.classes, config.top, task.metrics)
+
+
+@torch.no_grad()
+def evaluate(module: nn.Module, split: AnySplit, scoring: Scoring, comm: Comm) -> Figures:
+    """Return the figures of a network on `split`, the same on every rank.
+
+    The chunks do not depend on the number of ranks, and each chunk's figures are computed by one rank and added to
+    zeros elsewhere: so equal weights give equal figures, to the bit.
     """
     num_chunks = -(-len(split) // CHUNK)
-    sums = torch.zeros(num_chunks, 2, dtype=torch.float64)
+    metrics, states = MetricSet(scoring.metrics), dict[str, Tensor]()
+    rows = [min(CHUNK, len(split) - CHUNK * chunk) for chunk in range(num_chunks)]
+    sums = torch.zeros(num_chunks, 4 + metrics.num_means, dtype=torch.float64)
     first, last = cut(num_chunks, comm.size, comm.rank)
     dtype = next(module.parameters()).dtype
+    modes = [(layer, layer.training) for layer in module.modules()]
     module.eval()
     for chunk in range(first, last):
-        rows = slice(chunk * CHUNK, min(len(split), (chunk + 1) * CHUNK))
-        x, y = split.batch(rows, dtype)
-        out = module(x)
-        sums[chunk] = torch.stack([loss(out, y) * len(y), _hits(out, y, top)]).cpu()
-    module.train()
+        x, y = split.batch(slice(chunk * CHUNK, chunk * CHUNK + rows[chunk]), dtype)
+        out = call(module, x)
+        loss, amount = _loss_and_amount(scoring.criterion, out, y, num_rows(x))
+        counts = means_accuracy(scoring.criterion, scoring.classes, out, y)
+        hits = float(_hits(out, y, scoring.top)) if counts else 0.0
+        means = [mean * rows[chunk] for mean in metrics.means(out, y)]
+        sums[chunk] = torch.tensor([loss, amount, hits, float(counts), *means], dtype=torch.float64)
+        states |= metrics.states(chunk, out, y)
+    for layer, training in modes:
+        layer.training = training
     comm.all_reduce_(sums)
-    total_loss, hits = sums.sum(0).tolist()
-    return total_loss / len(split), hits / len(split)
+    loss, amount, hits, counted, *totals = sums.sum(0).tolist()
+    values = metrics.values([total / len(split) for total in totals], metrics.gather(comm, states), rows)
+    accuracy = hits / len(split) if counted == num_chunks else None
+    return Figures(loss / amount if amount else float("nan"), accuracy, _first_ranks(comm, values))
+
+
+def _loss_and_amount(criterion: Criterion, out: Nested, y: Nested, rows: int) -> tuple[float, float]:
+    """Return a chunk's part of the sum of losses, and of what that sum is divided by."""
+    amount = criterion.amount(y, rows)
+    if amount == 0:  # of a weighted mean: no row counts, and the loss is 0 / 0
+        return 0.0, 0.0
+    loss = float(criterion.loss(out, y))
+    return (loss, amount) if criterion.reduction == "sum" else (loss * amount, amount)
 
 
 def _hits(out: Tensor, y: Tensor, top: int) -> Tensor:
+    """Return the number of rows that hit; one with a class for each of several places counts by their share."""
     if top == 1:
-        return (out.argmax(1) == y).sum().to(out.dtype)
-    guesses = out.topk(min(top, out.shape[1]), dim=1).indices
-    return (guesses == y.unsqueeze(1)).sum().to(out.dtype)
+        right = out.argmax(1) == y
+    else:
+        right = (out.topk(min(top, out.shape[1]), dim=1).indices == y.unsqueeze(1)).any(1)
+    return right.sum() if right.dim() == 1 else right.flatten(1).double().mean(1).sum()
+
+
+def _first_ranks(comm: Comm, values: dict[str, float]) -> dict[str, float]:
+    """Return the first rank's values: hosts of different kinds may compute others from the same states."""
+    if comm.size == 1 or not values:
+        return values
+    shared = torch.tensor(list(values.values()), dtype=torch.float64)
+    comm.broadcast_(shared)
+    return dict(zip(values, shared.tolist(), strict=True))

@@ -11,14 +11,16 @@ from manyhands.comm.exact import ExactComm
 from manyhands.comm.spans import Spans
 from manyhands.comm.traced import TracedComm
 from manyhands.errors import Stopped
-from manyhands.sync.base import settled
-from manyhands.tasks.setup import criterion_of, device_of, load_data, make_replica
+from manyhands.tasks.setup import device_of, load_data, make_replica, without_init
 from manyhands.training.agreement import check_same_data, check_same_model
+from manyhands.training.averaging import Average, result_weights
 from manyhands.training.caveats import check_meets
 from manyhands.training.checkpoint import Cursor, restore, restore_rank
+from manyhands.training.evaluate import scoring_of
 from manyhands.training.job import Job, RankContext
 from manyhands.training.journal import Journal
 from manyhands.training.meter import WARM_UP, StepMeter
+from manyhands.training.monitor import monitor_of
 from manyhands.training.plan import Plan, Stopwatch
 from manyhands.training.serving import serve_rank
 from manyhands.training.step import Stepper, compute_gradients
@@ -37,7 +39,7 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
 
     if not job.same_data:
         check_same_data(comm, loaded, config.data)
-    replica = make_replica(task, config, data, device)
+    replica = make_replica(task, without_init(config) if job.resume else config, data, device)
     check_same_model(comm, replica, exchanged=True)
     strategy = sync.make(config.sync)
     spans = Spans(config.trace)
@@ -63,36 +65,46 @@ def train_rank(comm: Comm, job: Job, watch: Watch) -> dict[str, Any]:
     meter = StepMeter(workers, traced, config.lanes if config.exact else 0, strategy.meet_s())
     gradients = partial(compute_gradients, replica, plan)
     stepper = Stepper(replica, strategy, group, meter, plan.steps_per_epoch, gradients, watch.at, plan.gathering, met)
-    journal = Journal(rank, plan, cursor, meter)
-    stopped = False
-    if replica.update.rates and replica.update.rates.watches and job.resume and plan.wants_evaluation(cursor.step):
-        with settled(strategy, replica, comm):  # which came after the checkpoint, and decides the next rates
-            journal.evaluate(data.test, criterion_of(task, replica.module).loss)
-    while cursor.step < plan.steps and not stopped:
-        meter.start()
-        batches = plan.batches(cursor.step // plan.steps_per_epoch)
-        for step in plan.steps_of_epoch(cursor.step):
-            due = stepper.step(batches[step % plan.steps_per_epoch], step)
-
-            if job.after_step is not None:
-                job.after_step(comm, replica, strategy, step)
-            if job.keep_weights:
-                journal.keep_weights()
-            saves = config.checkpoint_every > 0 and (step + 1) % config.checkpoint_every == 0
-            if due or saves or plan.ends_epoch(step):
-                stopped = journal.note(step + 1, watch)
-            if saves or (stopped and config.checkpoint_every > 0):
-                journal.checkpoint()
-            if stopped:
+    average = Average(replica, config.ema) if config.ema else None
+    journal = Journal(rank, plan, cursor, meter, monitor_of(task, config), average)
+    scoring, stopped = scoring_of(task, config, data, replica.module), False
+    with plan.reading_ahead(workers):
+        while True:
+            if plan.wants_evaluation(cursor.step):
+                with result_weights(rank, average):
+                    journal.evaluate(data.test, scoring)
+            if stopped or journal.stopped_early or cursor.step >= plan.steps:
                 break
-            if meter.seldom and watch.stop_asked():
-                raise Stopped(f"stopped; workers of '{config.sync}' meet at the end of an epoch only: nothing is kept")
-        if plan.wants_evaluation(cursor.step) and not stopped:
-            with settled(strategy, replica, comm):
-                journal.evaluate(data.test, criterion_of(task, replica.module).loss)
+            meter.start()
+            batches = plan.batches(cursor.step // plan.steps_per_epoch)
+            stretch = plan.steps_until_pause(cursor.step)
+            plan.expect(batches, stretch, whole=replica.meets)
+            for step in stretch:
+                due = stepper.step(batches[step % plan.steps_per_epoch], step)
+                if average is not None:
+                    average.update()
+
+                if job.after_step is not None:
+                    job.after_step(comm, replica, strategy, step)
+                if job.keep_weights:
+                    journal.keep_weights()
+                saves = config.checkpoint_every > 0 and (step + 1) % config.checkpoint_every == 0
+                if due or saves or step == stretch[-1]:
+                    stopped = journal.note(step + 1, watch)
+                if saves or (stopped and config.checkpoint_every > 0):
+                    journal.checkpoint()
+                if stopped:
+                    break
+                if meter.seldom and watch.stop_asked():
+                    raise Stopped(
+                        f"stopped; workers of '{config.sync}' meet at the end of an epoch only: nothing is kept"
+                    )
 
     strategy.finish(replica, group)
+    if average is not None:
+        average.put(rank)
+    journal.evaluate(data.test, scoring)
+    journal.take_best()
     replica.refresh()
-    journal.evaluate(data.test, criterion_of(task, replica.module).loss)
     store_timeline(rank)
     return summarise(rank, journal, read_s=read_s, stopped=stopped, started=started)

@@ -13,6 +13,7 @@ import torch
 from manyhands.comm import Comm
 from manyhands.comm.spans import RankSpans, Span, Spans, chrome_trace
 from manyhands.comm.texts import gather_texts
+from manyhands.data import SampleSplit
 from manyhands.errors import CannotWrite, ManyhandsError
 from manyhands.machine import facts
 from manyhands.machine.load import CoreMeter, others_of
@@ -34,6 +35,8 @@ def summarise(rank: RankContext, journal: Journal, *, read_s: float, stopped: bo
     at_work = ranks[: config.size]
     milliseconds = np.array(meter.step_s or [0.0]) * 1e3
     train_s = meter.split.train_s
+    result = journal.result
+    assert result is not None, "the final weights are tested"
     record = RunRecord(
         id=run.path.name,
         status="interrupted" if stopped else "complete",
@@ -52,13 +55,19 @@ def summarise(rank: RankContext, journal: Journal, *, read_s: float, stopped: bo
         parameters=sum(p.numel() for p in replica.module.parameters()),
         samples=journal.samples(),
         train_loss=journal.train_loss(),
-        test_loss=journal.test_loss,
-        test_accuracy=journal.test_accuracy,
+        test_loss=result.test_loss,
+        test_accuracy=result.test_accuracy,
+        metrics=result.metrics,
+        history=journal.history,
+        best_step=journal.best_step,
+        stopped_early=journal.stopped_early and not stopped,
         samples_per_s=journal.samples() / train_s if train_s else 0.0,
         epoch_s=journal.epoch_s,
         step_ms=Quantiles(median=float(np.median(milliseconds)), p90=float(np.quantile(milliseconds, 0.9))),
         steady=steady,
         compute_s=sum(r.compute_s for r in at_work) / len(at_work),
+        data_s=sum(r.data_s for r in at_work) / len(at_work),
+        by_sample=isinstance(journal.plan.split, SampleSplit),
         comm_s=sum(r.comm_s for r in at_work) / len(at_work),
         wait_s=sum(r.wait_s for r in at_work) / len(at_work),
         read_s=read_s,
@@ -109,6 +118,7 @@ def gather_ranks(
         role=_role(rank, comm.rank),
         host=socket.gethostname(),
         compute_s=split.compute_s,
+        data_s=split.gather_s,
         serial_s=split.serial_s,
         comm_s=split.comm_s,
         wait_s=split.wait_s,

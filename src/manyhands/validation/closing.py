@@ -23,7 +23,7 @@ from manyhands.record.calibration import Calibration, ClosingRun
 from manyhands.run import train
 from manyhands.simulation.simulate import simulate
 from manyhands.sync.base import check_features
-from manyhands.training.plan import NEVER
+from manyhands.training.plan import AT_END
 
 RUN_S, STEPS = 1.5, (20, 3000)
 """Time that the steps of a run should take, and the fewest and the most of them."""
@@ -68,7 +68,7 @@ class _Case:
         names = ("device", "engine", "workers", "sync", "batch_size")
         options: dict[str, Any] = {name: getattr(self, name) for name in names}
         steps = int(np.clip(RUN_S * 1e3 / self.predicted_ms, *STEPS))
-        options |= {"steps": steps, "eval_every": NEVER, **({"blas_threads": 1} if self.device == "cpu" else {})}
+        options |= {"steps": steps, **AT_END, **({"blas_threads": 1} if self.device == "cpu" else {})}
         with tempfile.TemporaryDirectory(prefix="manyhands-") as folder:
             if self.device == "cpu":
                 self.measured_ms.append(_step_ms(self.task, options, folder))

@@ -37,7 +37,7 @@ from manyhands.simulation.simulate import Observer, simulate
 from manyhands.spec import with_field_docs
 from manyhands.sync.base import check_features
 from manyhands.tasks.load import check_not_importing
-from manyhands.training.plan import NEVER
+from manyhands.training.plan import AT_END
 
 REPEATS = 5
 """The fewest runs of which a median says something."""
@@ -115,7 +115,7 @@ class PredictedCase:
             "sync": self.row.sync,
             "batch_size": self.row.batch_size,
             "steps": self.steps,
-            "eval_every": NEVER,
+            **AT_END,
             **as_calibrated,
         }
 

@@ -19,7 +19,7 @@ from manyhands.replica.stacked import most_in_a_stack
 from manyhands.replica.update import is_plain
 from manyhands.sync import Sync
 from manyhands.tasks import Task
-from manyhands.tasks.setup import make_replica, make_stack
+from manyhands.tasks.setup import can_stack, make_replica, make_stack
 from manyhands.training.caveats import causes_of
 from manyhands.training.plan import Plan
 from manyhands.training.step import compute_gradients
@@ -154,7 +154,7 @@ def course_of(strategy: Sync, task: Task, config: RunConfig, data: Dataset, devi
     if strategy.exact and (config.exact or not causes_of(task, replica, data)):
         return OneWorker(task, config, data, device)
     plan = Plan(config, data.train, 0, config.size, strategy.own_split)
-    if strategy.pattern not in ("mean", "ring"):
+    if strategy.pattern not in ("mean", "ring") or not can_stack(data):
         return None
     every = {"step": 1, "period": strategy.period, "epoch": plan.steps_per_epoch, "end": plan.steps}[strategy.exchanges]
     replica, feed = make_replica(task, config, data, device), Feed(plan, getattr(torch, config.dtype))

@@ -18,7 +18,7 @@ from manyhands.sync.base import num_ranks, settled
 from manyhands.tasks import Task
 from manyhands.training.job import Job
 from manyhands.training.loop import train_rank
-from manyhands.training.plan import NEVER
+from manyhands.training.plan import AT_END
 from manyhands.virtual.scores import Evaluation, Scores
 
 
@@ -43,7 +43,7 @@ def take_turns(
             scores.report(step + 1, math.nan)
 
     # The run itself evaluates at its end only: a barrier for each evaluation would keep asynchronous workers together.
-    quiet = config.model_copy(update={"eval_every": NEVER})
+    quiet = config.model_copy(update=AT_END)
     job = Job(quiet, run, task=task, data=ready.data, read_s=ready.read_s, after_step=after_step)
 
     def work(comm: SimComm) -> dict[str, Any]:

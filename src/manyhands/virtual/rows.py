@@ -8,6 +8,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
+from manyhands.data import Split
 from manyhands.data.order import cut
 from manyhands.training.plan import Plan
 
@@ -54,6 +55,7 @@ class Feed:
             return self._epochs[number]
 
     def _cut(self, epoch: int) -> Share:
+        assert isinstance(self.plan.split, Split)
         plan, sizes = self.plan, [len(batch) for batch in _batches(self.plan, epoch)]
         places, weights = [], []
         for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False):
@@ -66,7 +68,7 @@ class Feed:
             rows = torch.stack([order[place[rank]] for rank, order in enumerate(orders)])
         else:
             rows = torch.cat(_batches(plan, epoch))[place]
-        return Share(rows, torch.stack(weights, 1).to(plan.split.y.device))
+        return Share(rows, torch.stack(weights, 1).to(self.plan.split.y.device))
 
 
 def _batches(plan: Plan, epoch: int) -> list[Tensor]:

@@ -7,11 +7,11 @@ from typing import NamedTuple, final
 from torch import nn
 
 from manyhands.comm.self_ import SelfComm
-from manyhands.data import Split
+from manyhands.data import AnySplit
 from manyhands.errors import Diverged
 from manyhands.launch.base import Observer
-from manyhands.replica.criterion import Criterion
-from manyhands.training.evaluate import evaluate
+from manyhands.record.run import EvaluationRecord
+from manyhands.training.evaluate import Scoring, evaluate
 from manyhands.training.journal import pulse_of
 from manyhands.training.meter import TimeSplit
 from manyhands.training.plan import Plan
@@ -26,23 +26,24 @@ class Evaluation(NamedTuple):
     """Loss and accuracy on the test data."""
 
     loss: float
-    accuracy: float
+    accuracy: float | None
 
 
 @final
 class Scores:
     """The evaluations of one run, and its progress reports."""
 
-    def __init__(self, plan: Plan, split: Split, criterion: Criterion, observe: Observer) -> None:
+    def __init__(self, plan: Plan, split: AnySplit, scoring: Scoring, observe: Observer) -> None:
         self.plan, self.steps = plan, evaluation_steps(plan.steps, plan.steps_per_epoch)
         self.evaluations: dict[int, Evaluation] = {}
         """By the number of steps taken."""
-        self._split, self._criterion, self._observe = split, criterion, observe
+        self._split, self._scoring, self._observe = split, scoring, observe
         self._begun = self._shown = time.perf_counter()
 
     def take(self, module: nn.Module, step: int) -> None:
         """Evaluate the weights after `step` steps."""
-        result = Evaluation(*evaluate(module, self._split, self._criterion.loss, SelfComm(), self.plan.config.top))
+        figures = evaluate(module, self._split, self._scoring, SelfComm())
+        result = Evaluation(figures.loss, figures.accuracy)
         if not math.isfinite(result.loss):
             raise Diverged(f"the test loss became {result.loss} after step {step}; try a smaller --lr")
         self.evaluations[step] = result
@@ -52,9 +53,10 @@ class Scores:
         now = time.perf_counter()
         if now - self._shown > INTERVAL_S or step == self.plan.steps:
             self._shown = now
-            last = next(reversed(self.evaluations.values()), None)
+            tested, last = next(reversed(self.evaluations.items()), (0, None))
+            shown = last and EvaluationRecord(step=tested, epoch=0, test_loss=last.loss, test_accuracy=last.accuracy)
             split = TimeSplit(train_s=now - self._begun)
-            self._observe(pulse_of(self.plan, step, loss, last and last.accuracy, split))
+            self._observe(pulse_of(self.plan, step, loss, shown, split))
 
 
 def evaluation_steps(steps: int, steps_per_epoch: int) -> list[int]:

@@ -5,7 +5,6 @@ keep replicas apart are trained with all n replicas side by side, batched where 
 asynchronous servers above all, run their own code on virtual workers that take turns.
 """
 
-import json
 import math
 import tempfile
 import time
@@ -24,7 +23,7 @@ from manyhands.errors import Diverged, check
 from manyhands.launch.base import Observer
 from manyhands.launch.blas_threads.count import process_settings
 from manyhands.machine import facts
-from manyhands.record.run import RankRecord, RunDir, open_run
+from manyhands.record.run import RankRecord, RunDir, open_run, read_steps
 from manyhands.record.store import write_record
 from manyhands.record.texts import num_bytes
 from manyhands.record.virtual import Method, VirtualPoint, VirtualRecord
@@ -35,9 +34,10 @@ from manyhands.sync import Sync
 from manyhands.sync.base import make as make_sync
 from manyhands.tasks import Task
 from manyhands.tasks.load import check_not_importing, name_of
-from manyhands.tasks.setup import criterion_of, device_of
+from manyhands.tasks.setup import device_of
 from manyhands.training.checkpoint import weights_sha256, write_weights
-from manyhands.training.plan import Plan
+from manyhands.training.evaluate import scoring_of
+from manyhands.training.plan import AT_END, Plan
 from manyhands.virtual.codec import measure_codec
 from manyhands.virtual.courses import Course, OneWorker, course_of, for_small
 from manyhands.virtual.events import Scene, step_ends
@@ -100,9 +100,8 @@ def train_virtually(
         run = RunDir(Path(out or scratch))
         open_run(run, config)
         plan = Plan(config, ready.data.train, 0, config.size)
-        scores = Scores(
-            plan, ready.data.to(device_of(config, 0)).test, criterion_of(task, ready.replica.module), observe
-        )
+        data = ready.data.to(device_of(config, 0))
+        scores = Scores(plan, data.test, scoring_of(task, config, data, ready.replica.module), observe)
         result = _by_course(prepared, scores, {} if cache is None else cache)
         result = result or _by_turns(prepared, machine, run, scores)
         if result.weights:
@@ -120,7 +119,8 @@ def prepare(task: str | Task, nodes: int, *, sync: str, **options: Any) -> Prepa
     check(nodes >= 1, f"nodes must be at least 1, got {nodes}")
     loaded = tasks.load(task) if isinstance(task, str) else task
     name = task if isinstance(task, str) else name_of(task)
-    config = resolve(name, {**options, "sync": sync, "engine": "sim", "workers": nodes}, loaded)
+    config = resolve(name, {**options, **AT_END, "sync": sync, "engine": "sim", "workers": nodes}, loaded)
+    check(config.ema == 0, f"virtual nodes keep no average of the weights, but the task has ema {config.ema:g}; use 0")
     prepared = Prepared(config, loaded, make_sync(config.sync), preflight(config, loaded))
     if not prepared.strategy.exact:
         replica_bytes = 2 * prepared.ready.replica.params.nbytes  # weights and gradients
@@ -179,7 +179,7 @@ def _by_turns(prepared: Prepared, machine: Machine, run: RunDir, scores: Scores)
     config, task, strategy, ready = prepared
     small = for_small(config, ready.replica, -(-scores.plan.batch_size // config.size))
     record, ends = take_turns(small, task, ready, Instant() if strategy.lockstep else machine, run, scores)
-    losses = [json.loads(line)["loss"] for line in run.steps.read_text().splitlines()]
+    losses = [step["loss"] for step in read_steps(run)]
     return VirtualResult(
         "one-by-one",
         losses,

@@ -78,18 +78,21 @@ def test_verify_exact_says_the_same_bits(manyhands) -> None:  # type: ignore[no-
 
 
 UNEQUAL = """
-import torch.nn.functional as F
+import numpy as np
 from torch import nn
 from manyhands import Task
 
-norm = Task(model=lambda d: nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.BatchNorm1d(16), nn.Linear(16, 10)))
+norm = Task(
+    model=lambda d: nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.BatchNorm1d(16), nn.Linear(16, 10)),
+    batchnorm="local",
+)
 
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(784, 10)
     def forward(self, x):
-        return self.layer(F.dropout(x.flatten(1), training=self.training))
+        return self.layer(x.flatten(1) * np.random.random())
 
 random = Task(model=lambda d: Net())
 """

@@ -15,7 +15,7 @@ from manyhands.errors import CannotWrite, UserError
 from manyhands.record.advice import AdviceDir
 from manyhands.record.files import write_atomically
 from manyhands.record.papers import ReproductionDir
-from manyhands.record.run import RunDir, RunRecord, new_id, open_run
+from manyhands.record.run import RunDir, RunRecord, new_id, open_run, read_steps
 from manyhands.record.simulation import SimulationDir, ValidationDir
 from manyhands.record.sweep import SweepDir
 
@@ -163,7 +163,7 @@ def test_a_run_leaves_its_folder_as_promised(train, tmp_path: Path) -> None:  # 
         "step-000000007.safetensors",
         "step-000000014.safetensors",
     ]
-    lines = [json.loads(line) for line in run.steps.read_text().splitlines()]
+    lines = read_steps(run)
     assert [line["step"] for line in lines] == list(range(1, 21))
     assert all(line.keys() == {"step", "loss", "ms"} for line in lines)
 

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored import STEPS, stored_run, stored_sweep, write_losses
 
-from manyhands.record.run import RunDir
+from manyhands.record.run import RunDir, read_steps
 from manyhands.report.drawing import Series
-from manyhands.report.histories import losses, runs_of, timelines
+from manyhands.report.histories import evaluations, losses, runs_of, timelines
 from manyhands.report.losses import loss_curve
+from manyhands.report.runs import runs_page
+from manyhands.report.tables.runs import learned_table
 from manyhands.report.timeline import MOST_SPANS, read_timeline
 
 
@@ -29,7 +31,7 @@ def test_thinned_losses_keep_their_mean_and_their_end(tmp_path_factory, steps: i
     assert curve.seconds[-1] == pytest.approx(steps * 2e-3, abs=1e-4)
     assert curve.step == sorted(set(curve.step))
     counts = [b - a for a, b in zip([0.0, *curve.step], curve.step, strict=False)]
-    every = [json.loads(line)["loss"] for line in run.steps.read_text().splitlines()]
+    every = [step["loss"] for step in read_steps(run)]
     mean = sum(n * loss for n, loss in zip(counts, curve.loss, strict=True)) / steps
     assert mean == pytest.approx(sum(every) / steps, rel=1e-4)
 
@@ -162,3 +164,39 @@ def test_a_sweep_whose_runs_are_gone_has_no_histories(tmp_path: Path) -> None:
         run.run.trace.unlink()
     assert losses(runs_of(sweep, sweep.read())) == []
     assert timelines(runs_of(sweep, sweep.read())) == []
+
+
+def test_evaluations_are_drawn_figure_by_figure(train) -> None:  # type: ignore[no-untyped-def]
+    record = train(epochs=3)
+    once = record.model_copy(update={"history": record.history[-1:]})
+    assert evaluations(["one"], [once]) == []
+    parts = [
+        e.model_copy(update={"test_accuracy": None, "metrics": {"test loss": i, "mae": 2.0 * i}})
+        for i, e in enumerate(record.history)
+    ]
+    other = record.model_copy(update={"history": parts})
+    (figure,) = evaluations(["classes", "sizes"], [record, other])
+    assert [view.label for view in figure.views] == ["test loss", "test accuracy", "test loss", "mae"]
+    drawn = [[(item.name, list(item.x)) for item in view.items if isinstance(item, Series)] for view in figure.views]
+    assert drawn[0] == [("classes", [1, 2, 3]), ("sizes", [1, 2, 3])]
+    assert drawn[1] == [("classes", [1, 2, 3])]
+    assert drawn[3] == [("sizes", [1, 2, 3])]
+    assert [item.y for item in figure.views[3].items if isinstance(item, Series)] == [[0.0, 2.0, 4.0]]
+
+
+def test_a_run_without_accuracy_is_reported(train, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    record = train(epochs=2)
+    plain = record.model_copy(update={"test_accuracy": None})
+    folder = RunDir.find(tmp_path, record.id)
+    measured = plain.model_copy(update={"metrics": {"mae": 0.5}})
+    for record, text in ((plain, "reaches a test loss of"), (measured, "reaches a mae of 0.5000 on the test data")):
+        page = runs_page([(folder, record)])
+        assert text in page.headline
+        assert page.tiles[1].value != "–"
+    assert run_tables([plain, measured]) == ["–", "–"]
+
+
+def run_tables(records) -> list[str]:  # type: ignore[no-untyped-def]
+    """Return the accuracies in the table of what was learned."""
+    table = learned_table(records)
+    return [row[table.headings.index("accuracy")] for row in table.rows]

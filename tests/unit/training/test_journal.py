@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.record.run import Pulse, RunDir
+from manyhands.record.run import Pulse, RunDir, read_steps
 from manyhands.report.losses import loss_curve
 from manyhands.training.checkpoint import checkpoints
 from manyhands.training.journal import _keep_lines
 
 
 def _losses(out: Path, run_id: str) -> list[float]:
-    return [json.loads(line)["loss"] for line in RunDir.find(out, run_id).steps.read_text().splitlines()]
+    return [step["loss"] for step in read_steps(RunDir.find(out, run_id))]
 
 
 def test_an_epochs_loss_is_the_mean_over_its_samples(train, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -55,7 +55,7 @@ def _line(step: int) -> str:
 
 
 def _steps(run: RunDir) -> list[int]:
-    return [json.loads(line)["step"] for line in run.steps.read_text().splitlines()]
+    return [int(step["step"]) for step in read_steps(run)]
 
 
 def test_wherever_the_file_was_cut_off_its_whole_lines_are_kept_and_the_rest_is_said(

@@ -1,6 +1,5 @@
 """Training on nodes that are not there: the weights of n workers, and the time of the machine that is simulated."""
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from manyhands import RunRecord
 from manyhands.comm.sim import Instant, Machine
 from manyhands.errors import Diverged, UserError
 from manyhands.model.machine import CalibratedMachine
-from manyhands.record.run import Pulse, read_events
+from manyhands.record.run import Pulse, RunDir, read_events, read_steps
 from manyhands.record.virtual import VirtualRecord
 from manyhands.sync import make as make_sync
 from manyhands.virtual import courses as virtual_courses
@@ -59,7 +58,7 @@ def _weights(folder: Path) -> torch.Tensor:
 
 
 def _losses(folder: Path) -> list[float]:
-    return [json.loads(line)["loss"] for line in (folder / "steps.jsonl").read_text().splitlines()]
+    return [step["loss"] for step in read_steps(RunDir(folder))]
 
 
 def _both(
@@ -117,7 +116,7 @@ def test_stacks_give_the_strategy_too(
     ("task", "sync", "more"),
     [
         ("dropout", "local-sgd:period=3", {}),
-        ("batchnorm", "allreduce", {"batch_size": 30}),
+        ("batchnorm", "allreduce", {"batch_size": 30, "batchnorm": "local"}),
         ("mlp", "compressed:codec=topk", {}),
         ("mlp", "async-server", {"eval_every": 9}),  # evaluations of a run's own make workers meet
     ],

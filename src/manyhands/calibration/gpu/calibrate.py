@@ -30,13 +30,14 @@ from manyhands.record.calibration import (
 )
 from manyhands.record.files import alone_in, write_atomically
 from manyhands.replica import Replica
+from manyhands.replica.nested import moved
 from manyhands.replica.traits import traits_of
 from manyhands.request import absolute, resolve
 from manyhands.run import preflight
 from manyhands.tasks import load
 from manyhands.tasks.load import check_not_importing
 from manyhands.tasks.setup import device_of
-from manyhands.training.plan import NEVER, Plan
+from manyhands.training.plan import AT_END, Plan
 
 LINK = "nvlink"
 """Link that joins the GPUs of a formula, unless another is named."""
@@ -167,11 +168,11 @@ def _prepare(name: str, device: str) -> _GpuBench:
     train, batch = ready.data.train, Plan(config, ready.data.train, 0, 1).batch_size
     x, _ = train.batch(slice(0, min(2, len(train))), ready.replica.params.dtype)
     least = (
-        2 if traits_of(ready.replica.module, x.to(here)).batch_statistics or ready.replica.meets else 1
+        2 if traits_of(ready.replica.module, moved(x, here)).batch_statistics or ready.replica.meets else 1
     )  # one row has no variance
     data = ready.data.to(here)
     counts = count(ready.replica, config, data.train)
-    slow = {"lr": RATE * config.lr, "eval_every": NEVER, "warmup": 0.0, "lr_decay": "none", "checkpoint_every": 0}
+    slow = {"lr": RATE * config.lr, **AT_END, "warmup": 0.0, "lr_decay": "none", "checkpoint_every": 0}
     gpu = GpuTask(task, config.model_copy(update=slow), data, here)
     points = [GpuPoint(rows) for rows in gpu_rows(batch, len(train), least, config.micro_batch)]
     return _GpuBench(name, gpu, ready.replica, counts, batch, points)

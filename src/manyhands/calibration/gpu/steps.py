@@ -6,7 +6,6 @@ host (batches, losses, the end of an epoch) takes as long as the GPU's work wher
 because the loop is a run's own.
 """
 
-import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from manyhands.config import RunConfig
 from manyhands.data import Dataset
 from manyhands.model.undisturbed import undisturbed
 from manyhands.record.calibration import RowTimes
-from manyhands.record.run import Others, RunDir, RunRecord
+from manyhands.record.run import Others, RunDir, RunRecord, read_steps
 from manyhands.replica import Replica
 from manyhands.sync import Sync
 from manyhands.tasks import Task
@@ -82,11 +81,11 @@ class GpuTask:
             after = wait if waits else None
             job = Job(config, run, task=self.task, data=data, same_data=True, after_step=after)
             record = RunRecord.model_validate(launch.make("serial").launch(train_rank, job, lambda pulse: None)[0])
-            lines = run.steps.read_text().splitlines()
+            lines = read_steps(run)
         if record.status == "interrupted":
             raise KeyboardInterrupt
         self.others.append(record.others)
-        ms = [json.loads(line)["ms"] for line in lines][WARM_UP:]
+        ms = [line["ms"] for line in lines][WARM_UP:]
         return [round(float(part.mean()), 5) for part in np.array_split(ms, min(SAMPLES, len(ms)))]
 
     def _whole_batches(self, rows: int) -> Dataset:

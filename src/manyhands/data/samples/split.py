@@ -1,6 +1,6 @@
 """Samples that are read one by one when a batch is gathered: any torch-style map dataset."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -78,10 +78,12 @@ class SampleSplit:
         """Return the positions that a batch's indices mean."""
         return list(range(*indices.indices(len(self)))) if isinstance(indices, slice) else indices.tolist()
 
-    def read(self, numbers: Sequence[int], epoch: int) -> tuple[Nested, Nested]:
-        """Read the samples at some positions and make a batch of them, as the dataset gives them."""
+    def read(
+        self, numbers: Sequence[int], epoch: int, note: Callable[[int], None] = lambda number: None
+    ) -> tuple[Nested, Nested]:
+        """Read the samples at some positions and make a batch of them; `note` is told each one's number before."""
         with kept_generators():
-            samples = [self._sample(number, epoch) for number in numbers]
+            samples = [self._sample(number, epoch, note) for number in numbers]
             return collated(samples, self.collate, [self._stored(n) for n in numbers], self.name or "the data")
 
     def placed(self, batch: tuple[Nested, Nested], dtype: torch.dtype) -> tuple[Nested, Nested]:
@@ -112,8 +114,9 @@ class SampleSplit:
         row = position % self.num_rows
         return row if self.picks is None else int(self.picks[row])
 
-    def _sample(self, position: int, epoch: int) -> Any:
+    def _sample(self, position: int, epoch: int, note: Callable[[int], None]) -> Any:
         number = self._stored(position)
+        note(number)
         copy = position // self.num_rows
         seed_sample(self.seed, epoch, number + copy * len(self.dataset))
         try:

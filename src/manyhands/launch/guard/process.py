@@ -25,7 +25,7 @@ from manyhands.launch.guard.pmi import PMI_FD, PmiRelay
 from manyhands.launch.guard.segments import WaitingMark, sweep
 from manyhands.launch.guard.siblings import Siblings, ancestors
 from manyhands.launch.guard.state import FailureKnown, Phase, RankState, keep_state, share_state
-from manyhands.launch.signals.interrupt import die_with_parent
+from manyhands.machine.parent import die_with_parent
 
 TICK_S = 0.2
 """How often the guard checks on the other ranks until all have met; afterwards it sleeps until a signal."""

@@ -15,7 +15,7 @@ from manyhands.launch.blas_threads.count import process_settings
 from manyhands.launch.mailbox import LiveFolder, LiveWatch, failure_values, read_job, stop_on_signals, write_failure
 from manyhands.launch.on_ray.cluster import load
 from manyhands.launch.rank import load_worker, share_of_host
-from manyhands.launch.signals.interrupt import die_with_parent
+from manyhands.machine.parent import die_with_parent
 from manyhands.record.files import write_atomically
 from manyhands.tasks.setup import device_of
 

@@ -1,6 +1,5 @@
 """Answer signals that ask a run to end, and have the kernel end processes whose parent is gone."""
 
-import ctypes
 import signal
 import sys
 import threading
@@ -9,15 +8,6 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from manyhands.launch.signals.stops import STOPS, may_answer
-
-PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(number: signal.Signals) -> None:
-    """Have the kernel send this process a signal when its parent ends, on systems that can (Linux)."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "prctl"):
-        libc.prctl(PR_SET_PDEATHSIG, number)
 
 
 @contextmanager

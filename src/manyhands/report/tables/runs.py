@@ -8,7 +8,19 @@ from typing import Any, NamedTuple
 
 from manyhands.record.run import RankRecord, RunDir, RunRecord
 from manyhands.record.status import status_of
-from manyhands.record.texts import duration, fixed, num_bytes, percent, plain, rate, share, times, workers_name
+from manyhands.record.texts import (
+    NOTHING,
+    accuracy_text,
+    duration,
+    figure,
+    fixed,
+    num_bytes,
+    plain,
+    rate,
+    share,
+    times,
+    workers_name,
+)
 from manyhands.report.stacks import PARTS as PART_NAMES
 from manyhands.report.stacks import parts_ms
 from manyhands.report.tables.table import Column, Table, attribute, fields, numbers, tabulate
@@ -48,10 +60,13 @@ def _part(part: str) -> Column[RunRecord]:
 
 
 def _part_of_training(part: str, drop: int) -> Column[RunRecord]:
-    """Return the column of a part's share of the whole training."""
-    return Column(
-        part, lambda r: share(getattr(r, f"{part}_s"), r.compute_s + r.comm_s + r.wait_s), drop=drop, csv=f"{part}_s"
-    )
+    """Return the column of a part's share of the whole training; the spreadsheet's `compute_s` includes `data_s`."""
+
+    def shown(r: RunRecord) -> str:
+        seconds = r.compute_s - r.data_s if part == "compute" else getattr(r, f"{part}_s")
+        return share(seconds, r.compute_s + r.comm_s + r.wait_s)
+
+    return Column(part, shown, drop=drop, csv=f"{part}_s")
 
 
 SHORT_NAME: Column[RunRecord] = Column("run", lambda r: workers_name(r.engine, r.workers, r.threads), left=True)
@@ -64,7 +79,9 @@ STEP = attribute(
     number=attrgetter("step_ms.median"),
 )
 PARTS = [_part(part) for part in PART_NAMES]
-PARTS_OF_TRAINING = [_part_of_training(part, drop) for part, drop in (("compute", 7), ("comm", 6), ("wait", 5))]
+PARTS_OF_TRAINING = [
+    _part_of_training(part, drop) for part, drop in (("compute", 7), ("data", 8), ("comm", 6), ("wait", 5))
+]
 MEMORY: Column[RunRecord] = Column(
     "memory/rank", lambda r: num_bytes(max((rank.max_rss_bytes for rank in r.ranks), default=None))
 )
@@ -73,8 +90,30 @@ BATCH = attribute("batch_size", "batch", plain)
 STEPS = attribute("steps", "steps", plain, drop=1)
 TRAIN_LOSS = attribute("train_loss", "train loss", lambda loss: fixed(loss, 4), drop=4, number=_train_loss)
 TEST_LOSS = attribute("test_loss", "test loss", lambda loss: fixed(loss, 4), drop=3)
-ACCURACY = attribute("test_accuracy", "accuracy", lambda share: percent(100 * share, 2))
+ACCURACY = attribute("test_accuracy", "accuracy", accuracy_text)
 WEIGHTS = attribute("weights_sha256", "weights", lambda digest: digest[:12], left=True)
+
+
+def quality(record: RunRecord) -> tuple[str, str]:
+    """Return the figure that tells best what was learned: accuracy, the first metric, or the loss on the test data."""
+    if record.test_accuracy is not None:
+        return "accuracy", accuracy_text(record.test_accuracy)
+    return next(((name, figure(v, 4)) for name, v in record.metrics.items()), ("test loss", fixed(record.test_loss, 4)))
+
+
+def _metrics(records: Sequence[RunRecord]) -> list[Column[RunRecord]]:
+    """Return a column for each metric of the runs."""
+    return [_metric(name) for name in dict.fromkeys(name for record in records for name in record.metrics)]
+
+
+def _metric(name: str) -> Column[RunRecord]:
+    def value(record: RunRecord) -> float | None:
+        return record.metrics.get(name)
+
+    def text(record: RunRecord) -> str:
+        return NOTHING if (number := value(record)) is None else figure(number, 4)
+
+    return Column(name, text, csv=name, number=value)
 
 
 def _names(records: Sequence[RunRecord]) -> Column[RunRecord]:
@@ -92,7 +131,7 @@ def speed_table(records: Sequence[RunRecord]) -> Table:
 
 def learned_table(records: Sequence[RunRecord]) -> Table:
     """Return the table of the runs' losses, accuracies and weights."""
-    columns = [_names(records), BATCH, STEPS, TRAIN_LOSS, TEST_LOSS, ACCURACY, WEIGHTS]
+    columns = [_names(records), BATCH, STEPS, TRAIN_LOSS, TEST_LOSS, ACCURACY, *_metrics(records), WEIGHTS]
     return tabulate(columns, records, "What was learned")
 
 
@@ -100,7 +139,8 @@ def numbers_table(records: Sequence[RunRecord]) -> Table:
     """Return the spreadsheet of some runs: all numbers in full precision, with the units in the headings."""
     columns: list[Column[Any]] = [
         *(ID, *fields("status", "task", "engine", "sync", "workers", "threads"), BATCH, *fields("epochs"), STEPS),
-        *(*fields("seed", "device", "parameters", "samples"), RATE, TEST_LOSS, ACCURACY, *PARTS_OF_TRAINING),
+        *(*fields("seed", "device", "parameters", "samples"), RATE, TEST_LOSS, ACCURACY, *_metrics(records)),
+        *PARTS_OF_TRAINING,
         *(*fields("read_s", "eval_s"), TOTAL, *fields("bytes_sent", "messages"), WEIGHTS, TRAIN_LOSS, STEP),
         Column(csv="step_ms_p90", number=lambda r: r.step_ms.p90),
         *PARTS,
@@ -119,7 +159,7 @@ def compared_table(
 
     columns = [
         *(SHORT_NAME, *([ID] if ids else []), RATE, *([Column("speed-up", speed_up)] if baseline else [])),
-        *(TRAIN_LOSS, TEST_LOSS, ACCURACY, *PARTS_OF_TRAINING, TOTAL),
+        *(TRAIN_LOSS, TEST_LOSS, ACCURACY, *_metrics(records), *PARTS_OF_TRAINING, TOTAL),
     ]
     return tabulate(columns, records, caption)
 
@@ -128,7 +168,7 @@ def answers_table(records: Sequence[RunRecord]) -> Table:
     """Return the table of runs that should have given the same answer."""
     train_loss = attribute("train_loss", "train loss", lambda loss: fixed(loss, 7), number=_train_loss)
     test_loss = attribute("test_loss", "test loss", lambda loss: fixed(loss, 7))
-    return tabulate([SHORT_NAME, STEPS, train_loss, test_loss, ACCURACY, WEIGHTS], records)
+    return tabulate([SHORT_NAME, STEPS, train_loss, test_loss, ACCURACY, *_metrics(records), WEIGHTS], records)
 
 
 def list_table(runs: Sequence[RunDir]) -> Table:
@@ -146,7 +186,7 @@ def list_table(runs: Sequence[RunDir]) -> Table:
         recorded("workers", lambda r: workers_name(r.engine, r.workers, r.threads), drop=4, left=True),
         recorded("sync", lambda r: r.sync, drop=5, left=True),
         recorded("steps", lambda r: plain(r.steps), drop=2),
-        recorded("accuracy", lambda r: percent(100 * r.test_accuracy, 2)),
+        recorded("accuracy", lambda r: accuracy_text(r.test_accuracy)),
         recorded("samples/s", lambda r: rate(r.samples_per_s), drop=1),
     ]
     return tabulate(columns, runs)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from manyhands.record.simulation import SimulationRecord, SimulationRow, TrainedRow
 from manyhands.record.texts import (
     NOTHING,
+    accuracy_text,
     duration,
     factor,
     figure,
@@ -100,7 +101,7 @@ def numbers_table(record: SimulationRecord) -> Table:
 BATCH = attribute("batch_size", "batch", plain, drop=4)
 LR = attribute("lr", "learning rate", lambda lr: f"{lr:g}", drop=5)
 EPOCHS = attribute("epochs", "epochs", plain, drop=3)
-ACCURACY = attribute("test_accuracy", "accuracy", lambda share: percent(100 * share, 2))
+ACCURACY = attribute("test_accuracy", "accuracy", accuracy_text)
 TEST_LOSS = attribute("test_loss", "test loss", lambda loss: fixed(loss, 4), drop=2)
 TIME = estimated("time_s", "all epochs", duration)
 STALENESS = attribute(

@@ -84,8 +84,13 @@ def _slow_rank(loss: Loss) -> Iterator[Remedy]:
 
 
 def _faster_data(loss: Loss) -> Iterator[Remedy]:
-    """Recommend a source of data that gives rows at once."""
+    """Recommend a source of data that gives rows at once, or processes that read samples ahead."""
     gain = _predicted(loss, lambda repeat: repeat.view.data_ms, most_pct=inf)  # one worker alone gains, too
+    if by_sample := [repeat.run for repeat in loss.repeats if repeat.run.by_sample]:
+        more = max(2, 2 * max(run.data_workers for run in by_sample))
+        what, note = f"Let {more} processes of each worker read samples ahead", "if they keep up, on free cores"
+        yield _remedy("data", what, gain, f"--data-workers {more}", note)
+        return
     what, note = "Keep the data in memory or on a faster disk", "if rows then take no time to gather"
     yield _remedy("data", what, gain, "", note)
 

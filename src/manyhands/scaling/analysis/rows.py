@@ -11,7 +11,7 @@ from manyhands.scaling.analysis.measured import Measured
 
 MEDIANS = (
     *("compute_ms", "serial_ms", "comm_ms", "wait_ms", "gather_ms", "read_s", "eval_s", "total_s"),
-    *("bytes_per_step", "messages_per_step", "train_loss", "test_loss", "test_accuracy"),
+    *("bytes_per_step", "messages_per_step", "train_loss", "test_loss"),
 )
 """Columns whose median over the repeats is shown as it is."""
 
@@ -52,6 +52,7 @@ def _failures(measured: Measured, cell: Cell) -> str:
 
 def _medians(runs: list[Measure]) -> dict[str, object]:
     joules = [run.energy_j for run in runs if run.energy_j is not None]
+    accuracies = [run.test_accuracy for run in runs if run.test_accuracy is not None]
     medians: dict[str, object] = {name: float(np.median([getattr(run, name) for run in runs])) for name in MEDIANS}
     others = sorted((run.others for run in runs if run.others is not None), key=lambda others: others.cores)
     return medians | {
@@ -60,6 +61,7 @@ def _medians(runs: list[Measure]) -> dict[str, object]:
         "epoch_s": float(np.median([run.steps_per_epoch * run.step_ms / 1e3 for run in runs])),
         "max_rss_bytes": int(np.median([run.max_rss_bytes for run in runs])),
         "energy_j": float(np.median(joules)) if joules else None,
+        "test_accuracy": float(np.median(accuracies)) if accuracies else None,
         "others": others[len(others) // 2] if others else None,  # the upper median
     }
 
