@@ -36,7 +36,9 @@ MORE = 5
 """Running statistics behind the weights."""
 
 
-@given(st.integers(1, 9), st.sampled_from([(4,), (2, 2), (1, 2, 1), (1, 1, 1, 1)]), st.sampled_from([ELEMENTS, TENSORS]))
+@given(
+    st.integers(1, 9), st.sampled_from([(4,), (2, 2), (1, 2, 1), (1, 1, 1, 1)]), st.sampled_from([ELEMENTS, TENSORS])
+)
 def test_cuts_cover_everything_and_fall_where_they_may(parts: int, sizes: tuple[int, ...], grain: Grain) -> None:
     groups = _groups(*sizes)
     spans = cut(groups, TOTAL + MORE, grain, parts)
