@@ -57,6 +57,7 @@ SLOW = (
     "simulation/test_simulate.py",
     "simulation/test_simulate_train.py",
     "sync/test_async_server.py",
+    "sync/test_optimizers.py",
     "sync/test_overlap.py",
     "sync/test_strategies.py",
     "test_examples.py",

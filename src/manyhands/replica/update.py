@@ -83,9 +83,11 @@ class Update:
         self.rates = Rates(self.recipe, self.groups) if self.recipe.changes else None
         """What a scheduler, or the first epoch of a group, says of each step; for `use`."""
         self._numbers: tuple[float, ...] = ()
+        self._lrs: tuple[float, ...] = ()
         self._forms: list[Form] | None = None
         self._hold(0, params.numel())
         self._numbers = numbers_of(self.optimizer)
+        self._lrs = self._numbers[::NUMBERS]
         if self.rates is not None:
             self.use(self.rates.at(0, 1))
 
@@ -93,7 +95,7 @@ class Update:
         """Make one step over the current slice."""
         if self.clip:
             self.clip_()
-        for group, rate in zip(self.optimizer.param_groups, self._numbers[::NUMBERS], strict=False):
+        for group, rate in zip(self.optimizer.param_groups, self._lrs, strict=False):
             group["lr"] = rate * self.scale
         self._step()
         if self._statistics.numel():
@@ -107,6 +109,7 @@ class Update:
         if numbers == self._numbers:
             return
         self._numbers = tuple(numbers)
+        self._lrs = self._numbers[::NUMBERS]
         for group, momentum in zip(self.optimizer.param_groups, numbers[1::NUMBERS], strict=False):
             set_momentum(group, momentum)
         trains = numbers[2::NUMBERS]

@@ -180,6 +180,11 @@ def _try_optimizer(task: Task, config: RunConfig, module: nn.Module) -> None:
         isinstance(optimizer, Optimizer),
         f"the optimiser function of '{config.task}' returned {kind_of(optimizer)}, not a torch.optim.Optimizer",
     )
+    rates_of_groups = bool(recipe.groups) and all("lr" in group.options for group in recipe.groups)
+    check(
+        not rates_of_groups or config.lr == task.lr,
+        f"--lr {config.lr:g} would change nothing, since every group of '{config.task}' has its own lr; leave it out",
+    )
     if task.optimizer_name(config):
         return
     name = f"the optimiser {type(optimizer).__name__} of '{config.task}'"
@@ -200,7 +205,7 @@ def _try_optimizer(task: Task, config: RunConfig, module: nn.Module) -> None:
     )
     same = rates[0]
     check(
-        rates != others,
+        rates_of_groups or rates != others,
         f"{name} has the learning rate {same:g} whichever its function is given, so that --lr would do nothing; "
         f"let the function use its second argument, and say Task(lr={same:g})",
     )

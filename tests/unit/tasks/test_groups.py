@@ -37,6 +37,10 @@ def _with(options: dict[str, Any]) -> Callable[[nn.Module], list[dict[str, Any]]
     return lambda model: [{"params": model.parameters(), **options}]
 
 
+def _sgd(params: Any, lr: float) -> SGD:
+    return SGD(params, lr=lr)
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "left out": (
         {"param_groups": lambda m: [{"params": m[0].parameters()}]},
@@ -66,6 +70,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "misspelt option": (
         {"param_groups": _with({"wieght_decay": 0.5})},
         "there is no option of the optimiser 'sgd' 'wieght_decay'; did you mean 'weight_decay'",
+    ),
+    "rate of no group": (
+        {"param_groups": _with({"lr": 0.5}), "lr": 0.2},
+        "--lr 0.01 would change nothing, since every group of 'mine' has its own lr; leave it out",
     ),
     "function makes others": (
         {"param_groups": _halves, "optimizer": lambda p, lr: SGD([q for g in p for q in g["params"]], lr=lr)},
@@ -126,3 +134,9 @@ def test_weights_lie_group_by_group(tmp_path) -> None:  # type: ignore[no-untype
     assert replica.shapes() == [(3, 4), (3,), (4,), (4, 5)]
     params = [group["params"] for group in replica.update.optimizer.param_groups]
     assert [[p.numel() for p in of_group] for of_group in params] == [[15], [24]], "a flat tensor for each"
+
+
+def test_every_group_may_have_its_own_rate() -> None:
+    task = Task(model=_model, data=SPEC, param_groups=_with({"lr": 0.5}), optimizer=_sgd)
+    replica = preflight(CONFIG, task).replica
+    assert replica.update.optimizer.param_groups[0]["lr"] == 0.5
