@@ -22,6 +22,7 @@ from manyhands.machine.load import CoreMeter
 from manyhands.record.run import RunDir, RunRecord, new_id, open_run
 from manyhands.record.status import noting_failure, own_run
 from manyhands.replica import Batch, Replica
+from manyhands.replica.batchnorm import first_norm
 from manyhands.replica.nested import moved
 from manyhands.replica.traits import traits_of
 from manyhands.request import newest_to_resume, resolve, resume_config
@@ -168,6 +169,11 @@ def try_step(config: RunConfig, task: Task | None = None) -> Ready:
     strategy = sync.make(config.sync)
     check_features(strategy, launcher.features, config.engine)
     check(strategy.exact or not config.exact, f"--exact needs an exact sync, and '{config.sync}' is not one")
+    check(
+        config.precision != "fp16" or strategy.lockstep,
+        f"fp16 leaves out a step in which some gradient overflows, which workers of '{config.sync}' cannot agree on, "
+        "since they do not wait for each other; use --precision bf16",
+    )
     device = trial_device(config)
     started = time.perf_counter()
     data = load_data(task, config, scan=launcher.leads)
@@ -207,7 +213,7 @@ def _check_slices(config: RunConfig, replica: Replica, data: Dataset) -> None:
     check(
         not (traits.global_random and config.exact and config.engine in ("threads", "hybrid")),
         "--exact cannot share out a model that draws from a process-wide generator among threads; "
-        "use nn.Dropout layers, or --engine mpi",
+        "draw with torch along the batch, or use --engine mpi",
     )
     single = [1 in _global_batches(config, len(data.train)), _smallest_slice(config, len(data.train)) == 1]
     if not (replica.meets and single[0]) and not (traits.batch_statistics and single[1]):
@@ -215,7 +221,7 @@ def _check_slices(config: RunConfig, replica: Replica, data: Dataset) -> None:
     try:
         traits_of(replica.module, single_x)
     except ValueError:
-        layer = traits.batch_statistics[0] if traits.batch_statistics else "a BatchNorm layer"
+        layer = first_norm(replica.module) or traits.batch_statistics[0]
         if replica.meets and single[0]:
             raise UserError(
                 f"{layer} cannot normalise a single row, which is all that some global batch has: {len(data.train)} "

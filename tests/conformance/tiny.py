@@ -2,7 +2,9 @@
 
 import math
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from manyhands import Dataset, Task
 
@@ -29,6 +31,22 @@ def with_dropout(data: Dataset) -> nn.Module:
     )  # fmt: skip
 
 
+class Drawing(nn.Module):
+    """Draws random numbers inside recurrent and attention layers, and by torch's functions; the batch comes second."""
+
+    def __init__(self, data: Dataset) -> None:
+        super().__init__()
+        self.recurrent = nn.LSTM(4, 4, 2, dropout=0.3, bidirectional=True)
+        self.attention = nn.TransformerEncoderLayer(8, 2, 8, dropout=0.3)
+        self.last = nn.Linear(24, data.classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.view(-1, 3, 4).transpose(0, 1)
+        tokens = self.attention(self.recurrent(tokens)[0]).transpose(0, 1)
+        noise = 0.1 * torch.randn_like(tokens) if self.training else 0
+        return self.last(F.dropout(tokens + noise, 0.3, self.training).flatten(1))
+
+
 def convolutions(data: Dataset) -> nn.Module:
     """Build a network whose weights are laid out channels-last, with a layer that drops whole channels."""
     return nn.Sequential(
@@ -50,5 +68,6 @@ mlp = Task(model=stack, data=FLAT, lr=0.1, batch_size=10)
 sigmoid = Task(model=stack, data=FLAT, lr=0.1, batch_size=10, loss="sigmoid-cross-entropy", optimizer="momentum")
 adam = Task(model=stack, data=FLAT, lr=0.01, batch_size=10, optimizer="adam")
 dropout = Task(model=with_dropout, data=FLAT, lr=0.01, batch_size=10, optimizer="adamw")
+draws = Task(model=Drawing, data=FLAT, lr=0.05, batch_size=10)
 conv = Task(model=convolutions, data=IMAGES, lr=0.05, batch_size=10, optimizer="momentum")
 batchnorm = Task(model=with_batchnorm, data=IMAGES, lr=0.05, batch_size=30)

@@ -39,7 +39,7 @@ def verify(task: TaskName, config: ConfigFile = None, json: Json = False, *, opt
     if json:
         print_json(verdict.model_dump_json())
     else:
-        say(sentence(verdict), to=results)
+        say("; ".join(filter(None, (sentence(verdict), verdict.precision))), to=results)
     if not verdict.equal:
         raise typer.Exit(1)
 

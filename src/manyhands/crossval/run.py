@@ -240,7 +240,7 @@ def _preflight(config: RunConfig, settings: FoldSettings, inputs: _Inputs) -> Re
     check(
         config.engine != "threads" or not traits_of(replica.module, moved(x, replica.params.device)).global_random,
         "threads cannot each train a model that draws from a process-wide generator; "
-        "use nn.Dropout layers, or --engine mpi",
+        "draw with torch along the batch, or use --engine mpi",
     )
     return tried
 

@@ -148,7 +148,11 @@ class RunRecord(BaseModel):
     parameters: int
     samples: int
     train_loss: list[float]
-    """Mean training loss of each epoch."""
+    """Mean training loss of each epoch: of the losses of its steps, weighted by the rows of their batches.
+
+    The loss of a step is that of its global batch: with `reduction="sum"` the sum over its rows, with `loss_weight`
+    their weighted mean.
+    """
     test_loss: float
     test_accuracy: float | None
     """Share of hits; None where the targets are no classes."""

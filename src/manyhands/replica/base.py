@@ -32,7 +32,7 @@ class Batch(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
+        """Number of rows that count."""
         return num_rows(self.x) if self.told_rows is None else self.told_rows
 
     def to(self, device: torch.device) -> "Batch":

@@ -79,6 +79,14 @@ def norms_of(module: nn.Module) -> list[Any]:
     return [layer for layer in module.modules() if isinstance(layer, kinds)]
 
 
+def first_norm(module: nn.Module) -> str:
+    """Return the first of these layers in words, with the class that the user knows."""
+    known = {made: kind.__name__ for kind, made in GLOBAL.items()}
+    return next(
+        (f"layer '{name}' ({known[type(layer)]})" for name, layer in module.named_modules() if type(layer) in known), ""
+    )
+
+
 def join_norms(module: nn.Module, peers: Peers) -> int:
     """Let every BatchNorm layer of a network normalise over the rows of all `peers`; return the number of layers.
 

@@ -12,7 +12,7 @@ from manyhands.replica.flat import FlatReplica
 from manyhands.replica.fused import FusedReplica, can_fuse
 from manyhands.replica.layout import lay_out
 from manyhands.replica.nested import Nested
-from manyhands.replica.optimizer.groups import OptimizerFactory, Recipe, as_recipe
+from manyhands.replica.optimizer.groups import OptimizerFactory, OptimizerRecipe, as_recipe
 from manyhands.replica.peers import Peers
 from manyhands.replica.precision import SHORT, set_products
 from manyhands.replica.random import Draws, key_random_layers
@@ -23,7 +23,7 @@ def build(
     module: nn.Module,
     sample: Nested,
     loss: str | Loss | Criterion,
-    optimizer: OptimizerFactory | Recipe,
+    optimizer: OptimizerFactory | OptimizerRecipe,
     *,
     device: torch.device,
     dtype: torch.dtype,
@@ -46,7 +46,9 @@ def build(
     meets = global_norms and join_norms(module, peers) > 0
     if fuse and precision not in SHORT and can_fuse(module, criterion.name):
         layout = lay_out(module, (), recipe.groups)
-        return FusedReplica(module, layout, criterion, with_grain(recipe, layout.groups, device))
+        fused = FusedReplica(module, layout, criterion, with_grain(recipe, layout.groups, device))
+        fused.precision = precision
+        return fused
     traits = traits_of(module, sample)
     if any(isinstance(m, nn.Conv2d) for m in module.modules()):
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -56,7 +58,6 @@ def build(
     draws.learn({**of_loss, **traits.places, **doubtful})
     layout = lay_out(module, traits.moving, recipe.groups)
     recipe = with_grain(recipe, layout.groups, device)
-    reseed = traits.global_random or draws.intercepts  # a draw that has no place in a slice is left to the generator
-    replica = FlatReplica(module, layout, criterion, recipe, draws, reseed, peers, precision)
+    replica = FlatReplica(module, layout, criterion, recipe, draws, traits.global_random, peers, precision)
     replica.meets = meets
     return replica

@@ -16,6 +16,7 @@ from typing import Any, final
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.overrides import TorchFunctionMode
 
 from manyhands.replica.random import (
@@ -65,7 +66,7 @@ class KeyedDraws(TorchFunctionMode):
 
         def bits(shape: Sequence[int], device: torch.device) -> Tensor:
             batch_first = args[8:9] if handler is _recurrent else ()  # two layers may differ in it
-            site = (func.__name__, caller.f_code, caller.f_lasti, *batch_first)
+            site = (func.__name__, caller.f_code.co_filename, caller.f_lineno, *batch_first)
             drawn = self._draws.bits(site, shape, device)
             if drawn is None:
                 raise Unplaced
@@ -77,9 +78,10 @@ class KeyedDraws(TorchFunctionMode):
             return func(*args, **kwargs)
 
 
-_BETWEEN = (__name__, "torch.overrides", "torch.nn.functional")
+_BETWEEN = (__name__, "torch.overrides", "torch.nn.functional", "torch._compile", "torch._dynamo.eval_frame")
 
 
+@_disable_dynamo
 def _caller() -> FrameType:
     """Return the frame of the network's or layer's code that called one of torch's functions."""
     frame = sys._getframe()
@@ -159,6 +161,7 @@ def _dropped(bits: Bits, func: Any, input: Tensor, p: float, train: bool, shape:
     name = func.__name__
     if not train or p == 0 or input.numel() == 0:
         raise Unplaced
+    _leave_unless(0 < p <= 1)
     drawn = bits(shape, input.device)
     if "alpha" not in name or p == 1:
         mask, shift = dropout_mask(drawn, p, input.dtype), None
@@ -268,22 +271,27 @@ def _check_generator(kwargs: dict[str, Any]) -> None:
         raise Unplaced
 
 
+def _leave_unless(valid: bool | Tensor) -> None:
+    """Leave a call with bad arguments to torch, which says what is wrong; on a GPU it would cost a wait."""
+    if not (valid if isinstance(valid, bool) else valid.is_cuda or bool(valid.all())):
+        raise Unplaced
+
+
 def _uniform_(bits: Bits, func: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     low, high = _two(args, kwargs, ("from", 0.0), ("to", 1.0))
+    _leave_unless(low <= high)
     return _overwrite(bits, x, kwargs, lambda drawn: uniform(drawn, x.dtype) * (high - low) + low)
 
 
 def _normal_(bits: Bits, func: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     mean, std = _two(args, kwargs, ("mean", 0.0), ("std", 1.0))
+    _leave_unless(std >= 0)
     return _overwrite(bits, x, kwargs, lambda drawn: normal(drawn, x.dtype) * std + mean)
 
 
 def _exponential_(bits: Bits, func: Any, x: Tensor, lambd: float = 1.0, **kwargs: Any) -> Tensor:
+    _leave_unless(lambd > 0)
     return _overwrite(bits, x, kwargs, lambda drawn: open_uniform(drawn, wide(x.dtype)).log_().div_(-lambd))
-
-
-def _bernoulli_(bits: Bits, func: Any, x: Tensor, p: float | Tensor = 0.5, **kwargs: Any) -> Tensor:
-    return _overwrite(bits, x, kwargs, lambda drawn: _ones(drawn, p))
 
 
 def _overwrite(bits: Bits, x: Tensor, kwargs: dict[str, Any], values: Callable[[Tensor], Tensor]) -> Tensor:
@@ -293,23 +301,30 @@ def _overwrite(bits: Bits, x: Tensor, kwargs: dict[str, Any], values: Callable[[
     return x.copy_(values(bits(x.shape, x.device)))
 
 
+def _bernoulli_(bits: Bits, func: Any, x: Tensor, p: float | Tensor = 0.5, **kwargs: Any) -> Tensor:
+    _check_generator(kwargs)
+    return x.copy_(_ones(bits, x, p))
+
+
 def _bernoulli(bits: Bits, func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     _check_generator(kwargs)
     p = args[0] if args else kwargs.get("p", input)
-    return _ones(bits(input.shape, input.device), p).to(input.dtype)
+    return _ones(bits, input, p).to(input.dtype)
 
 
-def _ones(bits: Tensor, p: float | Tensor) -> Tensor:
-    """Return 1 with probability `p`, else 0; a hash is below every one of these only if `p` is 1."""
-    if not isinstance(p, Tensor):
-        return 1 - kept(bits, p, torch.float32)
-    return (uniform(bits, torch.float64) < p.detach()).to(p.dtype)
+def _ones(bits: Bits, like: Tensor, p: float | Tensor) -> Tensor:
+    """Return a tensor of the shape of `like`: 1 with probability `p`, else 0."""
+    p = _plain(p)
+    _leave_unless((p >= 0) & (p <= 1))
+    drawn = bits(like.shape, like.device)
+    return uniform(drawn, torch.float64) < p if isinstance(p, Tensor) else 1 - kept(drawn, p, torch.float32)
 
 
 def _normal(bits: Bits, func: Any, mean: Any, std: Any = 1.0, size: Any = None, **kwargs: Any) -> Tensor:
     _check_generator(kwargs)
     if size is not None:
         return _filled(bits, normal, torch.empty, (size,), kwargs).mul_(std).add_(mean)
+    _leave_unless(std >= 0)
     like = (mean if isinstance(mean, Tensor) else std).detach()
     shape = (torch.zeros_like(like) + _plain(mean) + _plain(std)).shape
     return normal(bits(shape, like.device), like.dtype).mul_(_plain(std)).add_(_plain(mean))

@@ -20,7 +20,7 @@ from manyhands.replica.optimizer.groups import (
     Grain,
     Group,
     OptimizerFactory,
-    Recipe,
+    OptimizerRecipe,
     Weight,
     as_recipe,
 )
@@ -49,19 +49,24 @@ CHANGES_RATE = (
 )
 
 
-def with_grain(recipe: Recipe, groups: Sequence[Group], device: torch.device) -> Recipe:
-    """Return the recipe with what its optimiser looks at together; a trial tells it where it is not known."""
+def with_grain(recipe: OptimizerRecipe, groups: Sequence[Group], device: torch.device) -> OptimizerRecipe:
+    """Return the recipe with what its optimiser looks at together; a trial tells it where it is not known.
+
+    Every rank makes that trial, with the same result.
+    """
     return recipe if recipe.grain is not None else replace(recipe, grain=_grain_of(recipe, groups, device))
 
 
-def check_optimizer(recipe: Recipe | OptimizerFactory, device: torch.device, groups: Sequence[Group] = ()) -> Grain:
+def check_optimizer(
+    recipe: OptimizerRecipe | OptimizerFactory, device: torch.device, groups: Sequence[Group] = ()
+) -> Grain:
     """Raise a UserError if the optimiser cannot do on n workers what it does on one; tell what it looks at together."""
     with untouched_generator(device) as drawn:
         return _grain_of(as_recipe(recipe), groups, device, drawn)
 
 
 def _grain_of(
-    recipe: Recipe, groups: Sequence[Group], device: torch.device, drawn: Callable[[], bool] = lambda: False
+    recipe: OptimizerRecipe, groups: Sequence[Group], device: torch.device, drawn: Callable[[], bool] | None = None
 ) -> Grain:
     groups = _in_small(groups)
     recipe = replace(recipe, clip=0.0, scheduler=None)
@@ -72,8 +77,11 @@ def _grain_of(
         raise
     except Exception as error:
         raise UserError(f"a step of {name} failed: {_first_line(error)}") from error
-    check(not drawn(), f"{name} draws random numbers, which n workers would draw otherwise than one; use one without")
+    draws = drawn is not None and drawn()
+    check(not draws, f"{name} draws random numbers, which n workers would draw otherwise than one; use one without")
     grain = next(grain for grain in _grains() if _gives(whole, recipe, groups, grain, device, name))
+    if drawn is None:  # on a rank: checked before it was started
+        return grain
     again = _after_steps(recipe, groups, grain, device, name, resume_at=3)
     check(_close(whole, again), f"{name} keeps something outside its state, so that a run could not be resumed")
     return grain
@@ -85,7 +93,7 @@ def _grains() -> tuple[Grain, ...]:
 
 
 def _gives(
-    whole: Tensor, recipe: Recipe, groups: Sequence[Group], grain: Grain, device: torch.device, name: str
+    whole: Tensor, recipe: OptimizerRecipe, groups: Sequence[Group], grain: Grain, device: torch.device, name: str
 ) -> bool:
     """Tell whether the slices that a grain allows get the weights that the optimiser gives whole tensors."""
     if not grain.apart:
@@ -98,7 +106,7 @@ def _gives(
     return _close(whole, one) and _close(whole, torch.cat(slices))
 
 
-def _check_groups(recipe: Recipe, groups: Sequence[Group], device: torch.device) -> str:
+def _check_groups(recipe: OptimizerRecipe, groups: Sequence[Group], device: torch.device) -> str:
     """Check the optimiser's class and parameter groups; return the name of its class."""
     flat = _normal(len(SCALES), groups[-1].stop, device)
     tensors = [[weight.of(flat) for weight in group.weights] for group in groups]
@@ -135,7 +143,7 @@ def _in_small(groups: Sequence[Group]) -> list[Group]:
     small, start = [], 0
     for group in groups or [Group(0, 0)]:
         begin, weights = start, []
-        dims = sorted({len(weight.shape) for weight in group.weights}) if groups else (1, 2, 3)
+        dims = dict.fromkeys(len(weight.shape) for weight in group.weights) if groups else (2, 1, 3)
         for shape in itertools.chain(*(SHAPES.get(n, ((2,) * n,) * 2) for n in dims)):
             size = torch.Size(shape)
             weights.append(Weight(start, start + size.numel(), tuple(shape), torch.empty(size).stride()))
@@ -146,7 +154,7 @@ def _in_small(groups: Sequence[Group]) -> list[Group]:
 
 
 def _after_steps(
-    recipe: Recipe,
+    recipe: OptimizerRecipe,
     groups: Sequence[Group],
     grain: Grain,
     device: torch.device,

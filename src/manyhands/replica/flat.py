@@ -13,7 +13,7 @@ from manyhands.replica.criterion import Criterion
 from manyhands.replica.drawing import keyed
 from manyhands.replica.layout import Layout
 from manyhands.replica.nested import Nested, call, map_tensors
-from manyhands.replica.optimizer.groups import Recipe
+from manyhands.replica.optimizer.groups import OptimizerRecipe
 from manyhands.replica.peers import Peers
 from manyhands.replica.precision import LossScale, autocast
 from manyhands.replica.random import Draws, seed_generators
@@ -29,7 +29,7 @@ class FlatReplica(Replica):
         module: nn.Module,
         layout: Layout,
         criterion: Criterion,
-        recipe: Recipe,
+        recipe: OptimizerRecipe,
         draws: Draws,
         reseed: bool,
         peers: Peers,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from manyhands.replica.base import Batch, Replica
 from manyhands.replica.criterion import CROSS_ENTROPY, OF_CLASSES, Criterion
 from manyhands.replica.layout import Layout
-from manyhands.replica.optimizer.groups import Recipe
+from manyhands.replica.optimizer.groups import OptimizerRecipe
 from manyhands.replica.peers import Peers
 from manyhands.replica.update import Update
 
@@ -73,7 +73,7 @@ def can_fuse(module: nn.Module, loss_name: str) -> bool:
 class FusedReplica(Replica):
     """A stack of Linear layers with softmax or sigmoid cross-entropy on top."""
 
-    def __init__(self, module: nn.Module, layout: Layout, criterion: Criterion, recipe: Recipe) -> None:
+    def __init__(self, module: nn.Module, layout: Layout, criterion: Criterion, recipe: OptimizerRecipe) -> None:
         stack = stack_of_layers(module)
         assert stack is not None
         self.module, self.params, self.grads, self.spans = module, layout.params, layout.grads, layout.spans

@@ -40,7 +40,7 @@ class LossScale:
 
     @property
     def factor(self) -> float:
-        """The present factor."""
+        """The factor of the loss in the next pass."""
         return float(self.state[0]) if self.active else 1.0
 
     def accepts(self, grads: Tensor, peers: Peers) -> bool:

@@ -16,6 +16,7 @@ from typing import final
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 COMMON = -1
 """In the place of a dimension: the draw has nothing to do with the rows, and is one for the whole batch."""
@@ -51,13 +52,14 @@ class Draws:
     def at(self, key: int, first: int, rows: int) -> None:
         """Move to `rows` rows from `first` on, in the step with this key."""
         self.first, self.rows = first, max(1, rows)
-        self._key, self._calls = key, 0
+        self._key, self._calls, self._left = key, 0, False
 
     def next_key(self) -> int:
         """Return a new key for each draw of a forward pass, also where one layer draws twice."""
         self._calls += 1
         return mix_key(self._key, self._calls)
 
+    @_disable_dynamo
     def bits(self, site: Hashable, shape: Sequence[int], device: torch.device) -> Tensor | None:
         """Return 32-bit hashes of this shape, by the rows along its batch dimension.
 
@@ -69,12 +71,26 @@ class Draws:
             return torch.full(shape, 2**31 - 1, dtype=torch.int32, device=device)
         if dim == COMMON:
             return uniform_bits(key, 0, 1, torch.Size(shape).numel(), device).view(shape)
-        if dim is None or dim >= len(shape) or shape[dim] % self.rows:
+        if dim is None:
+            self._leave()
+            return None
+        if dim >= len(shape) or shape[dim] % self.rows:
+            _warn_of_new_draw()
+            self._leave()
             return None
         rest = shape[:dim] + shape[dim + 1 :]
         first = self.first * (shape[dim] // self.rows)
         bits = uniform_bits(key, first, shape[dim], torch.Size(rest).numel(), device)
         return bits.view(shape[dim], *rest).movedim(0, dim)
+
+    def _leave(self) -> None:
+        """Seed the process-wide generators once in a pass, for a draw that they make: the same in a repeated run.
+
+        Other passes leave them alone, since threads beside this one may read samples that draw from them.
+        """
+        if not self._left:
+            self._left = True
+            seed_generators(self._key ^ self.first)
 
     def _dim(self, site: Hashable, shape: tuple[int, ...]) -> int | None:
         if self.shapes is not None:
@@ -83,7 +99,7 @@ class Draws:
         if site in self.places:
             return self.places[site]
         if isinstance(site, tuple):
-            _warn_of_new_site()
+            _warn_of_new_draw()
             return None
         return 0  # a layer that no trial reached, in a network that has its batch first like most
 
@@ -96,10 +112,10 @@ def _is_recomputed() -> bool:
     return frame is not None
 
 
-def _warn_of_new_site() -> None:
+def _warn_of_new_draw() -> None:
     warnings.warn(
-        "the model draws random numbers in a place that its trial pass did not reach; they come from a process-wide "
-        "generator, and differ with the number of workers",
+        "the model draws random numbers in a way that its trial pass did not; they come from a process-wide generator, "
+        "and differ with the number of workers",
         stacklevel=2,
     )
 

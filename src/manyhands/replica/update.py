@@ -17,7 +17,7 @@ from manyhands.replica.optimizer.groups import (
     Grain,
     Group,
     OptimizerFactory,
-    Recipe,
+    OptimizerRecipe,
     Weight,
     as_recipe,
     cut,
@@ -30,7 +30,7 @@ from manyhands.replica.optimizer.rates import NUMBERS, Rates, numbers_of, set_mo
 __all__ = ["ALIGNED", "Moments", "OptimizerFactory", "Update", "cut_aligned", "is_plain", "stepper"]
 
 
-class Unit(NamedTuple):
+class TensorSpan(NamedTuple):
     """A span that the optimiser sees as one tensor, or slices of it where it treats every element alike."""
 
     group: int
@@ -64,7 +64,7 @@ class Update:
         params: Tensor,
         grads: Tensor,
         num_weights: int,
-        recipe: Recipe | OptimizerFactory,
+        recipe: OptimizerRecipe | OptimizerFactory,
         groups: Sequence[Group] = (),
     ) -> None:
         self._params, self.grads, self.num_weights = params, grads, num_weights
@@ -83,9 +83,11 @@ class Update:
         self.rates = Rates(self.recipe, self.groups) if self.recipe.changes else None
         """What a scheduler, or the first epoch of a group, says of each step; for `use`."""
         self._numbers: tuple[float, ...] = ()
+        self._lrs: tuple[float, ...] = ()
         self._forms: list[Form] | None = None
         self._hold(0, params.numel())
         self._numbers = numbers_of(self.optimizer)
+        self._lrs = self._numbers[::NUMBERS]
         if self.rates is not None:
             self.use(self.rates.at(0, 1))
 
@@ -93,7 +95,7 @@ class Update:
         """Make one step over the current slice."""
         if self.clip:
             self.clip_()
-        for group, rate in zip(self.optimizer.param_groups, self._numbers[::NUMBERS], strict=False):
+        for group, rate in zip(self.optimizer.param_groups, self._lrs, strict=False):
             group["lr"] = rate * self.scale
         self._step()
         if self._statistics.numel():
@@ -107,6 +109,7 @@ class Update:
         if numbers == self._numbers:
             return
         self._numbers = tuple(numbers)
+        self._lrs = self._numbers[::NUMBERS]
         for group, momentum in zip(self.optimizer.param_groups, numbers[1::NUMBERS], strict=False):
             set_momentum(group, momentum)
         trains = numbers[2::NUMBERS]
@@ -118,8 +121,8 @@ class Update:
         """The numbers that another rank needs to make the next step as this one would: a scale, and those of `use`."""
         return (self.scale,) if self.rates is None else (self.scale, *self._numbers)
 
-    @settings.setter
-    def settings(self, numbers: Sequence[float]) -> None:
+    def use_settings(self, numbers: Sequence[float]) -> None:
+        """Set what `settings` told on another rank."""
         self.scale = numbers[0]
         if self.rates is not None:
             self.use(tuple(numbers[1:]))
@@ -256,7 +259,7 @@ class Update:
             ]
         return self._forms
 
-    def _probe(self, unit: Unit) -> Form:
+    def _probe(self, unit: TensorSpan) -> Form:
         """Make a step of one weight, or of a tensor of the unit's shape, with the options of its group."""
         if self.grain.flat and len(self.groups) == 1 and self._parts and is_plain(self.optimizer):
             return Form({}, {}, {})
@@ -275,12 +278,12 @@ class Update:
         return form_of(optimizer.state.get(probe, {}), probe, flat=self.grain.flat)
 
 
-def _units(groups: Sequence[Group], grain: Grain) -> Iterator[Unit]:
+def _units(groups: Sequence[Group], grain: Grain) -> Iterator[TensorSpan]:
     for i, group in enumerate(groups):
         if grain.flat:
-            yield Unit(i, group.start, group.stop)
+            yield TensorSpan(i, group.start, group.stop)
         else:
-            yield from (Unit(i, weight.start, weight.stop, weight) for weight in group.weights)
+            yield from (TensorSpan(i, weight.start, weight.stop, weight) for weight in group.weights)
 
 
 def _leave_compiler_out() -> None:

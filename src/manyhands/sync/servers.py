@@ -101,14 +101,14 @@ class Shards:
     def open(self, message: Tensor) -> None:
         """Put a message's gradient and settings into the replica."""
         self._replica.grads[self._start : self._stop] = message[self._head :]
-        self._replica.update.settings = self._settings(message)
+        self._replica.update.use_settings(self._settings(message))
 
     def take_all(self, comm: Comm) -> int:
         """Wait for a message of every worker, put the sum of the gradients into `grads`, and return the request."""
         for worker, message in enumerate(self._messages):
             comm.recv(message, worker)
         self._replica.grads[self._start : self._stop] = comm.add(self._gradients)
-        self._replica.update.settings = self._settings(message)
+        self._replica.update.use_settings(self._settings(message))
         return int(message[0])
 
     def _settings(self, message: Tensor) -> tuple[float, ...]:

@@ -61,8 +61,9 @@ class Slices:
         widths = [min(stop, end) - min(start, end) for start, stop in self._spans]
         padded = elements.new_zeros(len(elements), max(widths))
         padded[:, : elements.shape[1]] = elements
-        gathered = zip(comm.all_gather(padded), comm.all_gather(scalars), widths, strict=True)
-        return join([Moments(rows[:, :width], numbers) for rows, numbers, width in gathered])
+        numbers = comm.all_gather(scalars.to(elements.device)).cpu()
+        gathered = zip(comm.all_gather(padded), numbers, widths, strict=True)
+        return join([Moments(rows[:, :width], of_rank) for rows, of_rank, width in gathered])
 
     def _joined(self, comm: Comm, sums: Tensor) -> Tensor:
         """Return the sums of all slices, in their order; where one rank has all weights, it alone counts."""

@@ -61,8 +61,11 @@ def make_named(name: str, params: list[Any], config: RunConfig) -> Optimizer:
         check(key in takes, f"the optimiser '{name}' has no {key.replace('_', ' ')}; leave --{option} {value:g} out")
     grouped = [group for group in params if isinstance(group, dict)]
     for key, value in options.items():
-        says = f"--{key.replace('_', '-')} {value:g} would change nothing, since every group of '{config.task}' has its own"
-        check(not grouped or any(key not in group for group in grouped), f"{says} {key}; leave it out")
+        check(
+            not grouped or any(key not in group for group in grouped),
+            f"--{key.replace('_', '-')} {value:g} would change nothing, since every group of '{config.task}' has its "
+            f"own {key}; leave it out",
+        )
     for group in grouped:
         for key in group.keys() - takes.keys() - {"params"}:
             unknown(f"option of the optimiser '{name}'", key, [k for k in takes if k != "params"])

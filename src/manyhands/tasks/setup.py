@@ -17,7 +17,7 @@ from manyhands.replica import Replica, build
 from manyhands.replica.criterion import Criterion, as_criterion
 from manyhands.replica.elementwise import with_grain
 from manyhands.replica.nested import moved
-from manyhands.replica.optimizer.groups import ELEMENTS, Recipe
+from manyhands.replica.optimizer.groups import ELEMENTS, OptimizerRecipe
 from manyhands.replica.stacked import Stack, stack
 from manyhands.tasks.base import Task
 from manyhands.tasks.groups import named_groups
@@ -153,9 +153,9 @@ def make_stack(
     )
 
 
-def recipe_of(task: Task, config: RunConfig, module: nn.Module) -> Recipe:
+def recipe_of(task: Task, config: RunConfig, module: nn.Module) -> OptimizerRecipe:
     """Return how the run updates the weights of a network."""
-    return Recipe(
+    return OptimizerRecipe(
         lambda params: task.make_optimizer(params, config),
         task=config.task,
         groups=named_groups(task, config, module),

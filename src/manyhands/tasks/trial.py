@@ -14,7 +14,7 @@ from manyhands.data import Dataset, SampleSplit
 from manyhands.errors import ManyhandsError, TaskFileFailed, UserError, check, kind_of
 from manyhands.replica.criterion import OF_CLASSES
 from manyhands.replica.nested import Nested, call, map_tensors, moved, tensors_in
-from manyhands.replica.optimizer.groups import NamedGroup, Recipe
+from manyhands.replica.optimizer.groups import NamedGroup, OptimizerRecipe
 from manyhands.replica.update import stepper
 from manyhands.tasks.base import Task
 from manyhands.tasks.metrics import check_monitored, direction_of, means_accuracy, try_metrics
@@ -140,7 +140,7 @@ def _loss(task: Task, module: nn.Module, out: Nested, y: Nested, config: RunConf
     if isinstance(task.loss, type):
         what += f" (give an instance, loss={task.loss.__name__}())"
     elif callable(task.loss):
-        _check_takes(task.loss, "loss", "output, target", config)
+        _check_takes(task.loss_with(module), "loss", "output, target", config)
     with saying(what, config), warnings.catch_warnings():
         warnings.filterwarnings("error", BROADCAST)
         loss = criterion_of(task, module).loss(out, y)
@@ -180,6 +180,11 @@ def _try_optimizer(task: Task, config: RunConfig, module: nn.Module) -> None:
         isinstance(optimizer, Optimizer),
         f"the optimiser function of '{config.task}' returned {kind_of(optimizer)}, not a torch.optim.Optimizer",
     )
+    rates_of_groups = bool(recipe.groups) and all("lr" in group.options for group in recipe.groups)
+    check(
+        not rates_of_groups or config.lr == task.lr,
+        f"--lr {config.lr:g} would change nothing, since every group of '{config.task}' has its own lr; leave it out",
+    )
     if task.optimizer_name(config):
         return
     name = f"the optimiser {type(optimizer).__name__} of '{config.task}'"
@@ -200,7 +205,7 @@ def _try_optimizer(task: Task, config: RunConfig, module: nn.Module) -> None:
     )
     same = rates[0]
     check(
-        rates != others,
+        rates_of_groups or rates != others,
         f"{name} has the learning rate {same:g} whichever its function is given, so that --lr would do nothing; "
         f"let the function use its second argument, and say Task(lr={same:g})",
     )
@@ -208,7 +213,7 @@ def _try_optimizer(task: Task, config: RunConfig, module: nn.Module) -> None:
         stepper(optimizer)()
 
 
-def _small_optimizer(recipe: Recipe, module: nn.Module) -> Optimizer:
+def _small_optimizer(recipe: OptimizerRecipe, module: nn.Module) -> Optimizer:
     """Make the optimiser of weights that are at most 2 long in each dimension, with gradients of 0."""
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
     groups = recipe.groups or (NamedGroup(tuple(named)),)

@@ -149,8 +149,8 @@ def notes_of(config: RunConfig, replica: Replica) -> list[str]:
 def check_own_optimizer(config: RunConfig, task: Task, replica: Replica) -> None:
     """Refuse a task's own optimiser if n workers could not do what one does with it; the named ones are known."""
     if not task.optimizer_name(config):
-        own = recipe_of(task, config.model_copy(update={"lr": config.lr or 0.01}), replica.module)
-        check_optimizer(own, replica.params.device, replica.update.groups)  # a rate of 0 would hide any difference
+        recipe = recipe_of(task, config.model_copy(update={"lr": config.lr or 0.01}), replica.module)
+        check_optimizer(recipe, replica.params.device, replica.update.groups)  # a rate of 0 would hide any difference
 
 
 def check_rates(replica: Replica, plan: Plan) -> None:
@@ -177,7 +177,7 @@ def reasons(causes: Iterable[Cause], config: RunConfig) -> list[str]:
 
 def _hint(config: RunConfig, cause: Cause) -> str:
     if cause.kind == "rows" and any(f"({kind.__name__})" in cause.layer for kind in GLOBAL):
-        return "; --batchnorm global normalises over the rows of all workers"
+        return "; --batchnorm global normalises over the rows of all workers, and --exact fixes the slices"
     shared_generator = cause.kind == "random" and config.engine in ("threads", "hybrid")
     never_equal = shared_generator or cause.kind in NEVER_EXACT
     return "" if never_equal else "; --exact fixes the slices, so that every number of workers gives the same"

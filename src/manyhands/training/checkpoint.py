@@ -137,7 +137,7 @@ def state_of_rank(replica: Replica, sync: Sync) -> dict[str, Tensor]:
         return sync.tensors()
     extras = {f"{EXTRA}{name}": t for name, t in replica.extras().items()}
     elements, scalars = replica.update.moments()
-    apart = {"params": replica.params, "moments": elements, "scalars": scalars}
+    apart = {"params": replica.params, "moments": elements, "scalars": scalars.to(elements.device)}
     return {**apart, **extras, **sync.tensors()}
 
 

@@ -33,7 +33,8 @@ def set_rates(replica: Replica, plan: Plan, step: int) -> None:
     update = replica.update
     update.scale = plan.schedule.scale(step)
     if update.rates is not None:
-        update.use(update.rates.at(step, plan.steps_per_epoch, plan.schedule.seen))
+        last = min(step, plan.steps - 1)  # trials and measurements may make more steps than the run
+        update.use(update.rates.at(last, plan.steps_per_epoch, plan.schedule.seen))
 
 
 def _reweighted(replica: Replica, lanes: Sequence[Iterable[Piece]]) -> Sequence[Iterable[Piece]]:

@@ -1,16 +1,21 @@
 """Show that parallel equals serial: run both on the same global batches and compare the weights after every step."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel
+from torch import nn
 
 from manyhands import sync, tasks
-from manyhands.config import RunConfig
+from manyhands.config import Precision, RunConfig
+from manyhands.data import Dataset
 from manyhands.launch.base import Observer
 from manyhands.record.run import RunDir, RunRecord
 from manyhands.replica import Replica
@@ -47,6 +52,10 @@ class Verdict(BaseModel):
     """How the bound was determined."""
     cause: str
     """The known causes of a difference, joined by 'and'; empty where none is known."""
+    precision: str = ""
+    """How far the precision takes a run from one in fp32; empty with fp32."""
+    precision_gap: float | None = None
+    """`share_of_change` between serial runs with this precision and with fp32; None with fp32."""
     candidates: list[str] = []
     """All possible causes of a difference, known ones first."""
     serial: RunRecord
@@ -91,8 +100,9 @@ def verify(config: RunConfig, *, steps: int = 20, observe: Observer = ignore) ->
     with TemporaryDirectory(prefix="manyhands-verify-") as folder:
         serial, expected = _run(serial_config, task, Path(folder), observe)
         parallel, actual = _run(parallel_config, task, Path(folder), observe)
-        others = [] if causes or config.exact else _other_sums(serial_config, config.size)
-        permuted = [_run(other, task, Path(folder), observe)[1] for other in others]
+        others = [] if causes or config.exact else _other_runs(serial_config, task, config.size, ready.replica)
+        permuted = [_run(*other, Path(folder), observe)[1] for other in others]
+        gap = _gap_to_fp32(serial_config, task, start, expected, Path(folder), observe)
         differences = [compare(start, a, b) for a, b in zip(expected, actual, strict=True)]
         tensors = _by_tensor(ready.replica, start, expected, actual, None if config.exact else permuted)
     first = tensors.step if tensors.over else None
@@ -114,6 +124,8 @@ def verify(config: RunConfig, *, steps: int = 20, observe: Observer = ignore) ->
         tensor_share=tensors.share,
         bound=tensors.bound,
         bound_from=_bound_from(others, config),
+        precision=_precision_says(config, gap, steps),
+        precision_gap=gap,
         cause=" and ".join(known),
         candidates=[*known, *possible_causes(config, task, plan.rows_of(first - 1), first)] if first else [],
         serial=serial,
@@ -135,7 +147,9 @@ def _by_tensor(
     else:
         bound = round_off_bound(start, expected, permuted, starts)
         last_digits = round_off_bound(start, expected, (), starts)
-        chaotic = (gaps > last_digits) & (gaps > CEILING * changes)
+        # A bias before a BatchNorm layer changes by round-off alone, which is small beside the other tensors' change.
+        small = FACTOR * _rounding(replica.precision, expected.dtype.name) * changes.max(1, keepdims=True)
+        chaotic = (gaps > np.maximum(last_digits, small)) & (gaps > CEILING * changes)
         over = ~(gaps <= bound) | chaotic  # a NaN counts as a difference
     parts = np.divide(gaps, bound, out=np.zeros_like(gaps), where=bound > 0)
     # argmax goes row by row: the first step, and in it the first tensor of the network.
@@ -183,22 +197,73 @@ def possible_causes(config: RunConfig, task: Task, rows: int, first: int) -> lis
     return [*causes, f"a fault of sync '{config.sync}' or of engine '{config.engine}'"]
 
 
-def _other_sums(serial: RunConfig, workers: int) -> list[RunConfig]:
+OtherRun = tuple[RunConfig, Task]
+"""A serial run that differs from the first in its rounding alone."""
+
+
+def _other_runs(serial: RunConfig, task: Task, workers: int, replica: Replica) -> list[OtherRun]:
     """Return serial runs that sum a batch in other parts: one part per worker, and one part more.
 
-    With `exact`, one worker sums its lanes in a tree; here, any number of lanes is allowed.
+    With `exact`, one worker sums its lanes in a tree; here, any number of lanes is allowed. BatchNorm over the global
+    batch cannot be cut: these runs begin with weights that differ in their last digits.
     """
+    if replica.meets:
+        return [(serial, replace(task, model=partial(_nudged, task, seed, serial.precision))) for seed in (1, 2)]
     parts = (max(2, workers), max(2, workers) + 1)
-    return [serial.model_copy(update={"exact": True, "lanes": lanes}) for lanes in parts]
+    return [(serial.model_copy(update={"exact": True, "lanes": lanes}), task) for lanes in parts]
 
 
-def _bound_from(others: Sequence[RunConfig], config: RunConfig) -> str:
+UNIT = {"fp32": 0.0, "tf32": 2.0**-11, "bf16": 2.0**-9, "fp16": 2.0**-12}
+"""Rounding error of the factors of a product, relative; that of fp32 is the number type's own."""
+DIGITS = {"tf32": 11, "bf16": 8, "fp16": 11}
+"""Bits of a factor that are kept."""
+
+
+@torch.no_grad()
+def _nudged(task: Task, seed: int, precision: Precision, data: Dataset) -> nn.Module:
+    """Make the task's network, with weights that differ by about one rounding error each."""
+    module, draws = task.make_model(data), torch.Generator().manual_seed(seed)
+    for p in module.parameters():
+        signs = torch.randint(2, p.shape, generator=draws).to(p) * 2 - 1
+        p.mul_(1 + signs * _rounding(precision, str(p.dtype).removeprefix("torch.")))
+    return module
+
+
+def _rounding(precision: Precision, dtype: str) -> float:
+    """Return the relative error of a product."""
+    return max(UNIT[precision], float(np.finfo(dtype).eps))
+
+
+def _gap_to_fp32(
+    serial: RunConfig, task: Task, start: Floats, expected: Floats, folder: Path, observe: Observer
+) -> float | None:
+    """Return how far one worker is from itself in fp32, as a share of the change by training."""
+    if serial.precision == "fp32":
+        return None
+    whole = _run(serial.model_copy(update={"precision": "fp32"}), task, folder, observe)[1]
+    return compare(start, whole[-1], expected[-1]).share
+
+
+def _precision_says(config: RunConfig, gap: float | None, steps: int) -> str:
+    if gap is None:
+        return ""
+    if gap == 0:
+        return f"{config.precision} made no difference to fp32 here"
+    return (
+        f"{config.precision} keeps {DIGITS[config.precision]} bits: one worker is {gap:.1e} of the change by training "
+        f"away from one with fp32 after {steps} steps; that is no error of the parallel run"
+    )
+
+
+def _bound_from(others: Sequence[OtherRun], config: RunConfig) -> str:
     if config.exact:
         return "--exact: no bit may differ"
     digits = f"last digits of {config.dtype}"
     if not others:
         return f"{digits} alone, since the gradients of a batch's slices do not add up to the batch's here"
-    parts = " and ".join(str(other.lanes) for other in others)
+    if not others[0][0].exact:
+        return f"{FACTOR:g} × the distance of serial runs whose first weights differ in the last digit, and {digits}"
+    parts = " and ".join(str(other.lanes) for other, _ in others)
     return f"{FACTOR:g} × the distance of serial runs that add up {parts} slices of each batch, and {digits}"
 
 

@@ -78,18 +78,21 @@ def test_verify_exact_says_the_same_bits(manyhands) -> None:  # type: ignore[no-
 
 
 UNEQUAL = """
-import torch.nn.functional as F
+import numpy as np
 from torch import nn
 from manyhands import Task
 
-norm = Task(model=lambda d: nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.BatchNorm1d(16), nn.Linear(16, 10)))
+norm = Task(
+    model=lambda d: nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.BatchNorm1d(16), nn.Linear(16, 10)),
+    batchnorm="local",
+)
 
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(784, 10)
     def forward(self, x):
-        return self.layer(F.dropout(x.flatten(1), training=self.training))
+        return self.layer(x.flatten(1) * np.random.random())
 
 random = Task(model=lambda d: Net())
 """
@@ -182,6 +185,8 @@ def test_doctor_finds_what_the_tests_need(manyhands) -> None:  # type: ignore[no
     assert findings["manyhands"]["found"]
     assert "free of" in findings["disk"]["found"]
     assert "calibration" in findings
+    assert "'manyhands[images]'" in findings["pillow"]["mend"]
+    assert "'manyhands[arrow]'" in findings["pyarrow"]["mend"]
 
 
 def test_doctor_says_how_old_the_calibration_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Which optimisers are refused, found out by trial: those that look at whole tensors, and those that undo our rate."""
+"""What an optimiser looks at together, found out by trial; which are refused: those that draw, or undo our rate."""
 
 import re
 from collections.abc import Callable
@@ -11,21 +11,25 @@ from torch.optim import SGD, Adam, Optimizer
 
 from manyhands.errors import UserError
 from manyhands.replica.elementwise import check_optimizer
-from manyhands.tasks.base import OPTIMIZERS as BUILT_IN
+from manyhands.replica.optimizer.groups import ELEMENTS, TENSORS, Grain, Group, OptimizerRecipe, Weight
+from manyhands.tasks.optimizers import OPTIMIZERS as BUILT_IN
+from manyhands.tasks.optimizers import grain_of
 
 Make = Callable[[list[Tensor], float], Optimizer]
+TOGETHER = Grain(flat=False, apart=False)
 
 CLASSES = {
     name: cls
     for name, cls in vars(optim).items()
     if isinstance(cls, type) and issubclass(cls, Optimizer) and cls is not Optimizer
 }
-REFUSED = {"Adafactor": "whole tensors", "Muon": "2D", "LBFGS": "closure", "SparseAdam": "dense gradients"}
-"""What torch itself has that does not treat every weight alike, or needs more than gradients; and the reason given."""
+REFUSED = {"Muon": "2D", "LBFGS": "closure", "SparseAdam": "dense gradients"}
+"""What torch itself has that needs more than gradients of any tensors; and the reason given."""
 
 
-def _check(make: Make) -> None:
-    check_optimizer(lambda params: make(params, 0.01), torch.device("cpu"), "own.py:task")
+def _check(make: Make) -> Grain:
+    recipe = OptimizerRecipe(lambda params: make(params, 0.01), task="own.py:task")
+    return check_optimizer(recipe, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -34,10 +38,16 @@ def test_each_of_torchs_own_is_allowed_or_refused_for_its_reason(name: str) -> N
         return CLASSES[name](params, lr=lr)
 
     if name not in REFUSED:
-        _check(make)
+        assert _check(make) == (grain_of(name.lower()))
         return
-    with pytest.raises(UserError, match=rf"own.py:task.*{REFUSED[name]}.*; use one that treats every weight alike"):
+    with pytest.raises(UserError, match=rf"own.py:task.*{REFUSED[name]}"):
         _check(make)
+
+
+def test_one_of_matrices_is_allowed_for_matrices() -> None:
+    matrix = Weight(0, 6, (2, 3), (3, 1))
+    recipe = OptimizerRecipe(lambda params: optim.Muon(params, lr=0.01), task="own.py:task")
+    assert check_optimizer(recipe, torch.device("cpu"), [Group(0, 6, (matrix,))]) == TENSORS
 
 
 ALLOWED: dict[str, Make] = {
@@ -52,8 +62,8 @@ ALLOWED: dict[str, Make] = {
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_element_wise_ones_pass(name: str) -> None:
-    _check(ALLOWED[name])
+def test_element_wise_ones_are_known(name: str) -> None:
+    assert _check(ALLOWED[name]) == ELEMENTS
 
 
 class ClippedValues(Adam):
@@ -78,7 +88,7 @@ class Anchored(SGD):
 
 
 def test_the_first_weights_may_be_kept_since_a_resumed_run_begins_with_them() -> None:
-    _check(Anchored)
+    assert _check(Anchored) == ELEMENTS
 
 
 class ClippedNorm(SGD):
@@ -154,22 +164,29 @@ def _by_dimensions(params: list[Tensor], lr: float) -> Optimizer:
 
 
 OTHERS: dict[str, tuple[Make, str]] = {
-    "clipped by the norm": (
-        ClippedNorm,
-        "the optimiser ClippedNorm of 'own.py:task' gives slices of the weights other",
-    ),
-    "clipped when very large": (ClippedLate, "as clipping by their common norm does"),
-    "trust ratio": (TrustRatio, "looks at whole tensors"),
     "own counter": (Counting, "keeps something outside its state"),
     "noise": (Noisy, "draws random numbers"),
     "own rate": (Slowing, "changes its learning rate by itself or by a scheduler"),
     "scheduler": (_scheduled, "use --warmup and --lr-decay"),
-    "parameter groups": (_by_dimensions, "has 2 parameter groups, and one is allowed"),
-    "decay of matrices": (lambda p, lr: SGD(p, lr=lr, weight_decay=0.1 * (p[0].dim() > 1)), "looks at whole tensors"),
+    "parameter groups": (_by_dimensions, "has 2 parameter groups where 1 are wanted; make them with Task(param_groups"),
     "none at all": (lambda p, lr: None, "is a NoneType, not a torch.optim.Optimizer"),  # type: ignore[dict-item, return-value]
     "other parameters": (lambda p, lr: SGD([torch.zeros(3)], lr=lr), "does not hold the parameters"),
-    "broken": (lambda p, lr: SGD(p, lr=-1), "cannot be made for one flat vector: Invalid learning rate: -1"),
+    "broken": (lambda p, lr: SGD(p, lr=-1), "cannot be made for the model's weights: Invalid learning rate: -1"),
 }
+
+
+COARSE: dict[str, tuple[Make, Grain]] = {
+    "clipped by the norm": (ClippedNorm, TOGETHER),
+    "clipped when very large": (ClippedLate, TOGETHER),
+    "trust ratio": (TrustRatio, TENSORS),
+    "decay of matrices": (lambda p, lr: SGD(p, lr=lr, weight_decay=0.1 * (p[0].dim() > 1)), TOGETHER),
+}
+
+
+@pytest.mark.parametrize("name", COARSE)
+def test_others_get_whole_tensors_or_all_of_them(name: str) -> None:
+    make, grain = COARSE[name]
+    assert _check(make) == grain
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -181,7 +198,7 @@ def test_others_are_refused_in_one_sentence(name: str) -> None:
 
 
 def test_values_may_be_clipped_one_by_one() -> None:
-    _check(ClippedValues)
+    assert _check(ClippedValues) == ELEMENTS
 
 
 def test_the_trial_leaves_the_generator_alone() -> None:

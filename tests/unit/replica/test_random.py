@@ -15,11 +15,11 @@ KEYS = st.integers(0, 2**64 - 1)
 
 
 def _mask(p: float, key: int, first: int, shape: tuple[int, ...], *, drawn: int = 0, channels: bool = False):  # type: ignore[no-untyped-def]
-    draws = Draws()
+    draws, kind = Draws(), nn.Dropout2d if channels else nn.Dropout
     draws.at(key, first, shape[0])
     for _ in range(drawn):
         draws.next_key()
-    return KeyedDropout(p, channels, draws).train()(torch.ones(shape, dtype=torch.float64))
+    return KeyedDropout(p, kind, draws).train()(torch.ones(shape, dtype=torch.float64))
 
 
 @given(KEYS, st.integers(1, 30), st.data(), st.booleans(), st.sampled_from([0.1, 0.5, 0.9]))
@@ -36,7 +36,7 @@ def test_the_mask_does_not_depend_on_how_rows_are_cut(
 def test_rows_that_became_several_are_cut_alike(key: int, samples: int, tokens: int) -> None:
     """A network may fold a sample's tokens into the rows: (samples, tokens, width) → (samples × tokens, width)."""
     draws = Draws()
-    layer = KeyedDropout(0.5, False, draws).train()
+    layer = KeyedDropout(0.5, nn.Dropout, draws).train()
     draws.at(key, 0, samples)
     whole = layer(torch.ones(samples * tokens, 6))
     middle = samples // 2
@@ -82,7 +82,7 @@ def test_layers_and_steps_draw_differently(key: int) -> None:
 @pytest.mark.parametrize("p", [0.0, 0.5, 1.0])
 def test_evaluation_is_the_identity(p: float) -> None:
     x = torch.randn(4, 5)
-    assert KeyedDropout(p, False, Draws()).eval()(x) is x
+    assert KeyedDropout(p, nn.Dropout, Draws()).eval()(x) is x
 
 
 def test_the_ends_of_the_range() -> None:
@@ -98,11 +98,23 @@ def test_whole_channels_are_dropped_together() -> None:
     assert 0 < (planes[..., 0] == 0).double().mean().item() < 1
 
 
+@pytest.mark.parametrize(("kind", "shape"), [(nn.Dropout1d, (40, 5)), (nn.Dropout3d, (40, 2, 3, 4))])
+def test_one_sample_without_a_batch_drops_its_channels_like_torch(
+    kind: type[nn.Dropout1d], shape: tuple[int, ...]
+) -> None:
+    draws = Draws()
+    draws.at(7, 0, 40)
+    for layer in (kind(0.5), KeyedDropout(0.5, kind, draws)):
+        mask = layer(torch.ones(shape)).flatten(1)
+        assert torch.equal(mask.amin(1), mask.amax(1))
+        assert 0 < (mask[:, 0] == 0).double().mean().item() < 1
+
+
 def test_gradients_pass_through_the_same_mask() -> None:
     draws = Draws()
     draws.at(5, 0, 6)
     x = torch.ones(6, 7, requires_grad=True)
-    out = KeyedDropout(0.4, False, draws).train()(x)
+    out = KeyedDropout(0.4, nn.Dropout, draws).train()(x)
     out.sum().backward()
     assert x.grad is not None
     assert torch.equal(x.grad, out.detach())
@@ -137,7 +149,8 @@ def test_every_dropout_below_a_network_is_replaced() -> None:
     key_random_layers(net, Draws())
     keyed = [m for m in net.modules() if isinstance(m, KeyedDropout)]
     assert not _random_layers(net)
-    assert sorted((m.p, m.channels) for m in keyed) == [(0.2, False), (0.3, True), (0.4, True)]
+    assert sorted((m.p, m.kind.__name__) for m in keyed) == [(0.2, "Dropout"), (0.3, "Dropout2d"), (0.4, "Dropout1d")]
+    assert sorted(m.site for m in keyed) == [0, 1, 2]
     assert [m.training for m in keyed if m.p == 0.2] == [False]
 
 

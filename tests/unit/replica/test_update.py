@@ -14,7 +14,7 @@ from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, NAdam, Optimizer, R
 
 from manyhands.errors import UserError
 from manyhands.replica.update import ALIGNED, Moments, Update, cut_aligned
-from manyhands.tasks.base import OPTIMIZERS as BUILT_IN
+from manyhands.tasks.optimizers import OPTIMIZERS as BUILT_IN
 
 
 class Slowing(Optimizer):
@@ -260,7 +260,7 @@ def test_no_optimiser_of_ours_imports_the_compiler() -> None:
     code = (
         "import sys, torch\n"
         "from manyhands.replica.update import Update\n"
-        "from manyhands.tasks.base import OPTIMIZERS\n"
+        "from manyhands.tasks.optimizers import OPTIMIZERS\n"
         "for make in OPTIMIZERS.values():\n"
         "    update = Update(torch.ones(8), torch.ones(8), 8, lambda params: make(params, 0.1))\n"
         "    update.apply()\n"

@@ -77,7 +77,7 @@ def test_answers_that_are_not_those_of_one_worker_are_warned_of(predict: Predict
     task, said = tiny("batchnorm"), list[str]()
     known = fitting(calibration(constant, task=task))
     options = {"calibration": known, "syncs": "allreduce,local-sgd", "batch_size": 30, "out": tmp_path}
-    found = predict([3], task=task, train={"steps": 2}, say=said.append, **options)
+    found = predict([3], task=task, train={"steps": 2, "batchnorm": "local"}, say=said.append, **options)
     (sentence,) = found.warnings
     assert sentence.startswith("several workers will not give the answer of one: ")
     assert said.count(sentence) == 1

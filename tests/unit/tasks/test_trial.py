@@ -127,7 +127,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "optimiser of matrices alone": (
         {"optimizer": lambda params, lr: OfMatrices(params, lr=lr)},
-        "cannot be made for one flat vector: only matrices; use one that treats every weight alike",
+        "making the optimiser failed: only matrices",
     ),
     "scheduler": ({"optimizer": scheduled}, "changes its learning rate by itself or by a scheduler"),
     "loss of one argument": (

@@ -4,6 +4,7 @@ Each name says why; `KINDS` says what must be found.
 """
 
 import random
+from typing import Literal
 
 import numpy as np
 import torch
@@ -26,6 +27,13 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.before(self, x))
+
+
+class Mean(nn.Module):
+    """Takes the mean of the batch from each row."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
 
 
 class Frozen(nn.BatchNorm1d):
@@ -128,6 +136,10 @@ MODELS = {
     "batchnorm without statistics": (_through(lambda: nn.BatchNorm1d(12, track_running_stats=False)), ["rows"]),
     "frozen batchnorm": (_through(lambda: Frozen(12)), []),
     "syncbatchnorm": (_through(lambda: nn.SyncBatchNorm(12)), ["rows"]),
+    "batchnorm and the mean": (
+        lambda: Net(lambda net, x: net.layer(x), nn.Sequential(nn.BatchNorm1d(12), Mean(), nn.Tanh())), ["rows"],
+    ),
+    "two that mix": (lambda: Net(lambda net, x: net.layer(x - x.mean(0)), nn.BatchNorm1d(12)), ["rows"]),
     "mean of the batch": (lambda: Net(lambda net, x: x - x.mean(0)), ["rows"]),
     "functional dropout": (lambda: Net(lambda net, x: F.dropout(x, 0.5, net.training)), []),
     "functional dropout of nothing": (lambda: Net(lambda net, x: F.dropout(x, 0.0, net.training)), []),
@@ -190,7 +202,20 @@ def _sum(out: Tensor, y: Tensor) -> Tensor:
 
 
 def _weighted(out: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(out, y, weight=torch.tensor([1.0, 2.0, 5.0], dtype=out.dtype))
+    return F.cross_entropy(out, y, weight=torch.tensor(WEIGHTS, dtype=out.dtype))
+
+
+WEIGHTS = (1.0, 2.0, 5.0)
+
+
+def weight_of(y: Tensor) -> Tensor:
+    """Return the weight of labels in the loss with class weights."""
+    return torch.tensor(WEIGHTS, dtype=torch.float64)[y].sum()
+
+
+def with_decay(out: Tensor, y: Tensor, model: nn.Module) -> Tensor:
+    """Return a loss that needs the network."""
+    return F.cross_entropy(out, y) + 0.01 * sum(p.square().sum() for p in model.parameters())
 
 
 LOSSES = {
@@ -204,10 +229,10 @@ LOSSES = {
 }
 
 
-def model_task(name: str) -> Task:
-    """Return the task of a model."""
+def model_task(name: str, batchnorm: Literal["global", "local"] = "local") -> Task:
+    """Return the task of a model; its BatchNorm layers see the rows of one worker unless the test says else."""
     make = MODELS[name][0]
-    return Task(model=lambda data: make(), data=FLAT, lr=0.1, batch_size=12)
+    return Task(model=lambda data: make(), data=FLAT, lr=0.1, batch_size=12, batchnorm=batchnorm)
 
 
 def loss_task(name: str) -> Task:

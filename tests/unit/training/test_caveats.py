@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from promised import FLAT, LOSSES, MODELS, loss_task, model_task, rare
+from promised import FLAT, LOSSES, MODELS, loss_task, model_task, rare, weight_of, with_decay
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 import manyhands
 from manyhands import Task
@@ -22,11 +23,12 @@ from manyhands.training.caveats import causes_of, warnings_of
 from manyhands.verification.verify import verify
 
 HERE = f"{Path(__file__).parent / 'promised.py'}"
+TINY = f"{Path(__file__).parents[2] / 'conformance/tiny.py'}"
 WARNS = "several workers will not give the answer of one: "
 
 
 def _replica(task: Task, **options: object) -> tuple[Replica, RunConfig]:
-    config = make_config({"task": "own", "data": FLAT, **options})
+    config = make_config({"task": "own", "data": FLAT, "batchnorm": task.batchnorm, **options})
     return make_replica(task, config, load_data(task, config), torch.device("cpu")), config
 
 
@@ -56,6 +58,55 @@ def test_the_trial_changes_neither_weights_nor_statistics() -> None:
     before = replica.params.clone()
     causes_of(task, replica, load_data(task, config))
     assert torch.equal(before, replica.params)
+
+
+@pytest.mark.parametrize(
+    ("declared", "kinds"),
+    [
+        ({"loss": LOSSES["sum"][0], "reduction": "sum"}, []),
+        ({"loss": LOSSES["mean"][0], "reduction": "sum"}, ["mean"]),
+        ({"loss": LOSSES["pairs of rows"][0], "reduction": "sum"}, ["loss"]),
+        ({"loss": LOSSES["class weights"][0], "loss_weight": weight_of}, []),
+        ({"loss": LOSSES["class weights"][0], "loss_weight": lambda y: (y > 0).sum()}, ["weights"]),
+        ({"loss": LOSSES["some labels ignored"][0], "loss_weight": lambda y: (y != 0).sum()}, []),
+        ({"loss": with_decay}, []),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else str(value),
+)
+def test_a_loss_is_judged_by_what_the_task_says_of_it(declared: dict[str, Any], kinds: list[str]) -> None:
+    assert _kinds(Task(model=lambda data: nn.Linear(12, 3), data=FLAT, **declared)) == kinds
+
+
+def test_loss_weight_is_named_where_it_would_help() -> None:
+    task = loss_task("class weights")
+    replica, config = _replica(task, engine="threads", workers=2)
+    (warning,) = warnings_of(config, task, replica, load_data(task, config))
+    assert "Task(loss_weight=" in warning
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("batchnorm", []),
+        ("syncbatchnorm", []),
+        ("batchnorm without statistics", []),
+        ("noise and batchnorm", ["random"]),
+        ("two that mix", ["rows"]),
+        ("batchnorm and the mean", ["rows"]),
+    ],
+)
+def test_batchnorm_over_the_global_batch_is_no_cause_but_other_layers_are(name: str, kinds: list[str]) -> None:
+    replica, config = _replica(model_task(name, "global"))
+    causes = causes_of(model_task(name, "global"), replica, load_data(model_task(name), config))
+    assert [cause.kind for cause in causes] == kinds
+    assert not any("BatchNorm" in cause.layer for cause in causes)
+
+
+def test_the_way_out_of_local_batchnorm_is_named() -> None:
+    for batchnorm, says in (("local", ["--batchnorm global"]), ("global", [])):
+        options = {"engine": "threads", "workers": 2, "batchnorm": batchnorm}
+        warnings = preflight(resolve(f"{HERE}:norm", options)).warnings
+        assert [text for sentence in warnings for text in ["--batchnorm global"] if text in sentence] == says
 
 
 @pytest.mark.parametrize(
@@ -103,7 +154,7 @@ def test_draws_depend_on_the_place_in_the_run_alone(name: str) -> None:
 
 def test_a_loss_that_is_a_sum_is_refused_where_batches_are_cut() -> None:
     for options in ({"engine": "threads", "workers": 2}, {"micro_batch": 4}, {"exact": True}):
-        with pytest.raises(UserError, match="is a sum over the rows, and must be their mean"):
+        with pytest.raises(UserError, match=r'is a sum over the rows, .* say reduction="sum"'):
             preflight(resolve(f"{HERE}:summed", options))
     assert preflight(resolve(f"{HERE}:summed", {})).warnings == []
 
@@ -141,14 +192,20 @@ def test_folds_that_several_workers_share_are_warned_of(tmp_path: Path, capfd) -
     assert alone.warnings == []
 
 
-def test_an_optimiser_that_looks_at_whole_tensors_is_refused_before_a_start() -> None:
-    task = Task(model=lambda data: nn.Linear(12, 3), data=FLAT, optimizer=_adafactor)
-    with pytest.raises(UserError, match="the optimiser Adafactor of 'own'"):
+def test_an_optimiser_that_draws_is_refused_before_a_start() -> None:
+    task = Task(model=lambda data: nn.Linear(12, 3), data=FLAT, optimizer=Noisy)
+    with pytest.raises(UserError, match="the optimiser Noisy of 'own' draws random numbers"):
         preflight(make_config({"task": "own", "data": FLAT}), task)
 
 
-def _adafactor(params: list[Tensor], lr: float) -> torch.optim.Optimizer:
-    return torch.optim.Adafactor(params, lr=lr)
+class Noisy(torch.optim.SGD):
+    """Adds noise to the weights."""
+
+    @torch.no_grad()
+    def step(self, closure=None):  # type: ignore[no-untyped-def]
+        for p in self.param_groups[0]["params"]:
+            p.add_(torch.randn_like(p), alpha=0.01)
+        return super().step(closure)
 
 
 def test_statistics_that_a_model_assigns_are_shared_like_others(train, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -169,3 +226,14 @@ def test_verify_knows_the_cause_that_train_warns_of(name: str) -> None:
     assert not verdict.equal
     assert [f"{WARNS}{verdict.cause}"] == list(preflight(config).warnings)
     assert verdict.candidates[0] == verdict.cause
+
+
+@pytest.mark.parametrize("engine", ["threads", "mpi"])
+def test_workers_draw_what_one_worker_draws(engine: str, train, capfd) -> None:  # type: ignore[no-untyped-def]
+    options = {"batch_size": 13, "steps": 4, "dtype": "float64"}
+    config = resolve(f"{TINY}:draws", {**options, "engine": engine, "workers": 2})
+    assert verify(config).equal
+    alone, shared = (train(f"{TINY}:draws", engine=engine, workers=workers, steps=3, exact=True) for workers in (1, 2))
+    assert alone.weights_sha256 == shared.weights_sha256
+    assert alone.warnings == shared.warnings == []
+    assert "warning" not in capfd.readouterr().err

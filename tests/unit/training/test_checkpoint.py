@@ -15,7 +15,7 @@ from torch import nn
 
 from manyhands.errors import UserError
 from manyhands.replica import Batch, Replica, build
-from manyhands.tasks.base import OPTIMIZERS
+from manyhands.tasks.optimizers import OPTIMIZERS
 from manyhands.training.checkpoint import Cursor, checkpoints, newest_sound, restore, weights_sha256, write_checkpoint
 
 CURSOR = Cursor(step=12, epoch_losses=[2.3, 0.1 + 0.2], loss_sum=1e-17)

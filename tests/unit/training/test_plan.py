@@ -49,12 +49,13 @@ def test_each_row_of_a_batch_is_computed_once_and_all_weigh_one(values: dict, da
             assert pieces, "a lane has at least one piece"
             for piece, weight in pieces:
                 assert len(piece.x) == len(piece.y)
-                assert len(piece.x) <= (values["micro_batch"] or len(rows))
-                here = list(range(piece.first, piece.first + len(piece.x)))
-                assert piece.x.flatten().tolist() == expected.flatten()[here].tolist()
+                assert len(piece.x) == max(1, piece.rows), "a row stands for the shape of an empty piece"
+                assert piece.rows <= (values["micro_batch"] or len(rows))
+                here = list(range(piece.first, piece.first + piece.rows))
+                assert piece.x.flatten()[: piece.rows].tolist() == expected.flatten()[here].tolist()
                 assert weight == len(here) / len(rows)
                 places += here
-                labels += piece.y.tolist()
+                labels += piece.y[: piece.rows].tolist()
                 weights.append(weight)
                 keys.add(piece.key)
     assert places == rows, "each once, and in the order of the ranks"
@@ -69,7 +70,7 @@ def test_an_exact_batch_is_cut_into_the_same_lanes_for_every_number_of_workers(v
     for size in (1, values["size"]):
         plans = _plans({**values, "exact": True, "size": size})
         batch = plans[0].batches(0)[0]
-        cuts.append([[(p.first, len(p.x)) for p, _ in lane] for plan in plans for lane in plan.lanes(batch, 0)])
+        cuts.append([[(p.first, p.rows) for p, _ in lane] for plan in plans for lane in plan.lanes(batch, 0)])
         assert len(cuts[-1]) == 8
     assert cuts[0] == cuts[1]
 
@@ -145,7 +146,7 @@ def _seen(plan: Plan, epoch: int) -> list[list[int]]:
     for batch in plan.batches(epoch):
         rows = torch.arange(len(plan.split))[batch]
         pieces = [p for lane in plan.lanes(batch, 0) for p, _ in lane]
-        found.append([int(rows[p.first + i]) for p in pieces for i in range(len(p.x))])
+        found.append([int(rows[p.first + i]) for p in pieces for i in range(p.rows)])
     return found
 
 

@@ -64,7 +64,8 @@ def test_a_step_is_split_where_its_gradients_are_ready() -> None:
 def test_the_strategy_is_told_where_an_epoch_ends() -> None:
     strategy, comm = Calls(), SelfComm()
     meter = StepMeter(comm, TracedComm(comm))
-    stepper = Stepper(None, strategy, comm, meter, STEPS_PER_EPOCH, lambda *_: torch.zeros(()))  # type: ignore[arg-type]
+    replica = MetaReplica(Outline(1, 1, torch.float32, ((1,),)), lambda seconds: None, Paces(float, lambda share: 0.0))
+    stepper = Stepper(replica, strategy, meter.traced, meter, STEPS_PER_EPOCH, lambda *_: torch.zeros(()))  # type: ignore[arg-type]
     for step in range(7):
         stepper.step(slice(0, 0), step)
     asked = [what for what, _ in strategy.made]

@@ -10,6 +10,7 @@ from manyhands import Task, tasks
 from manyhands.comm import Comm
 from manyhands.config import make_config
 from manyhands.replica import Replica
+from manyhands.replica.peers import Peers
 from manyhands.run import resolve
 from manyhands.sync import allreduce
 from manyhands.verification.roundoff import distances, round_off_bound
@@ -109,8 +110,46 @@ def test_exact_is_equal_in_every_bit(tiny) -> None:  # type: ignore[no-untyped-d
     assert verdict.serial.weights_sha256 == verdict.parallel.weights_sha256
 
 
-def test_batchnorm_parts_the_runs_and_is_named(tiny) -> None:  # type: ignore[no-untyped-def]
+def test_batchnorm_over_the_global_batch_is_equal(tiny) -> None:  # type: ignore[no-untyped-def]
+    for dtype in ("float32", "float64"):
+        verdict = verify(resolve(tiny("batchnorm"), {"engine": "threads", "workers": 3, "steps": 4, "dtype": dtype}))
+        assert verdict.equal, verdict.candidates
+        assert "first weights differ in the last digit" in verdict.bound_from
+        assert verdict.share_of_change < {"float32": 1e-5, "float64": 1e-13}[dtype]
+
+
+def test_batchnorm_over_slices_is_not_taken_for_round_off(tiny, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Layers that promise the global batch and see a slice of it are found out."""
+    monkeypatch.setattr(Peers, "join", lambda peers, comm: None)
     verdict = verify(resolve(tiny("batchnorm"), {"engine": "threads", "workers": 3, "steps": 4}))
+    assert not verdict.equal
+    assert verdict.tensor_share > 100 * verdict.bound
+
+
+@pytest.mark.parametrize("task", ["conv", "batchnorm"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_short_products_are_equal_within_their_bound(precision: str, task: str, tiny) -> None:  # type: ignore[no-untyped-def]
+    settings = {"engine": "threads", "workers": 3, "steps": 6, "batch_size": 10, "precision": precision}
+    verdict = verify(resolve(tiny(task), settings))
+    assert verdict.equal, (verdict.tensor, verdict.tensor_share, verdict.bound)
+    assert verdict.precision_gap is not None
+    assert verdict.share_of_change < 0.1
+    assert 0 < verdict.precision_gap < 0.2
+    assert verdict.precision.startswith(f"{precision} keeps {8 if precision == 'bf16' else 11} bits: ")
+
+
+def test_fp32_has_no_gap_and_tf32_none_on_a_cpu(tiny) -> None:  # type: ignore[no-untyped-def]
+    plain, tf32 = (
+        verify(resolve(tiny("mlp"), {"engine": "threads", "workers": 2, "steps": 2, "precision": precision}))
+        for precision in ("fp32", "tf32")
+    )
+    assert (plain.precision, plain.precision_gap) == ("", None)
+    assert (tf32.precision, tf32.precision_gap) == ("tf32 made no difference to fp32 here", 0.0)
+
+
+def test_batchnorm_parts_the_runs_and_is_named(tiny) -> None:  # type: ignore[no-untyped-def]
+    settings = {"engine": "threads", "workers": 3, "steps": 4, "batchnorm": "local"}
+    verdict = verify(resolve(tiny("batchnorm"), settings))
     assert not verdict.equal
     assert verdict.first_step == 1
     assert "BatchNorm" in verdict.cause
@@ -220,7 +259,7 @@ def test_the_first_tensor_that_has_another_bit_is_named(tiny, monkeypatch) -> No
 
 
 def test_batchnorm_and_other_strategies_are_far_beyond_round_off(tiny) -> None:  # type: ignore[no-untyped-def]
-    for options in ({"task": "batchnorm"}, {"task": "mlp", "sync": "local-sgd"}):
+    for options in ({"task": "batchnorm", "batchnorm": "local"}, {"task": "mlp", "sync": "local-sgd"}):
         settings = {"engine": "threads", "workers": 3, "steps": 4, **options}
         verdict = verify(resolve(tiny(str(settings.pop("task"))), settings))
         assert verdict.first_step == 1

@@ -116,7 +116,7 @@ def test_stacks_give_the_strategy_too(
     ("task", "sync", "more"),
     [
         ("dropout", "local-sgd:period=3", {}),
-        ("batchnorm", "allreduce", {"batch_size": 30}),
+        ("batchnorm", "allreduce", {"batch_size": 30, "batchnorm": "local"}),
         ("mlp", "compressed:codec=topk", {}),
         ("mlp", "async-server", {"eval_every": 9}),  # evaluations of a run's own make workers meet
     ],

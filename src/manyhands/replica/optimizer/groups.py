@@ -65,7 +65,7 @@ ELEMENTS, TENSORS = Grain(flat=True, apart=True), Grain(flat=False, apart=True)
 
 @final
 @dataclass(frozen=True)
-class Recipe:
+class OptimizerRecipe:
     """How weights are updated: what a task and its settings say, before there is a network."""
 
     make: OptimizerFactory
@@ -98,9 +98,9 @@ class Recipe:
         return self.make([{"params": [tensor], **group.options}] if self.groups else [tensor])
 
 
-def as_recipe(recipe: Recipe | OptimizerFactory) -> Recipe:
+def as_recipe(recipe: OptimizerRecipe | OptimizerFactory) -> OptimizerRecipe:
     """Return a recipe itself, or the one of an optimiser that treats every element alike."""
-    return recipe if isinstance(recipe, Recipe) else Recipe(recipe)
+    return recipe if isinstance(recipe, OptimizerRecipe) else OptimizerRecipe(recipe)
 
 
 def cut_aligned(length: int, parts: int) -> list[tuple[int, int]]:
@@ -121,7 +121,7 @@ def cut(groups: Sequence[Group], length: int, grain: Grain, parts: int) -> list[
         starts = [start if start >= end else _aligned(start, groups) for start, _ in even]
     else:
         borders = [weight.start for group in groups for weight in group.weights] + [end]
-        starts = [start if start >= end else min(borders, key=lambda x, at=start: abs(x - at)) for start, _ in even]
+        starts = [start if start >= end else _nearest(start, borders) for start, _ in even]
     return list(zip(starts, [*starts[1:], length], strict=True))
 
 
@@ -129,3 +129,7 @@ def _aligned(at: int, groups: Sequence[Group]) -> int:
     """Return the first place from `at` on where the tensor of its group may be cut."""
     group = next(group for group in groups if at < group.stop)
     return min(group.start + -(-(at - group.start) // ALIGNED) * ALIGNED, group.stop)
+
+
+def _nearest(at: int, borders: Sequence[int]) -> int:
+    return min(borders, key=lambda border: abs(border - at))

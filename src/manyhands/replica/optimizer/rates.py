@@ -12,8 +12,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from manyhands.errors import ManyhandsError, UserError, check, kind_of
-from manyhands.replica.optimizer.groups import Group, Recipe
+from manyhands.replica.optimizer.groups import Group, OptimizerRecipe
 
+CHANGING = ("lr", "momentum", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
+"""Options that a scheduler may change, and those that torch's own note in a group."""
 NUMBERS = 3
 """Numbers of a group's settings: its rate, its momentum or first beta (0 if it has none), and whether it trains."""
 
@@ -22,7 +24,7 @@ NUMBERS = 3
 class Rates:
     """The settings of every group in each step."""
 
-    def __init__(self, recipe: Recipe, groups: Sequence[Group]) -> None:
+    def __init__(self, recipe: OptimizerRecipe, groups: Sequence[Group]) -> None:
         self._recipe, self._groups = recipe, groups
         self._begin()
 
@@ -99,15 +101,11 @@ class Rates:
 
     def _others(self) -> list[dict[str, Any]]:
         """Return the options that no scheduler may change."""
-        ours = ("params", "lr", "momentum")
         return [
             {
-                key: value[1:] if key == "betas" else value
+                key: group["betas"][1:] if key == "betas" else value
                 for key, value in group.items()
-                if key not in ours
-                and isinstance(value, int | float | str | tuple | None)
-                # what schedulers themselves note in a group
-                and key not in ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
+                if key not in CHANGING and isinstance(value, int | float | str | tuple | None)
             }
             for group in self._shadow.param_groups
         ]
