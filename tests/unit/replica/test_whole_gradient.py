@@ -1,6 +1,7 @@
 """The norm of a whole gradient and the cuts of groups: the same bits for any slices, and torch's own figures."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -36,7 +37,9 @@ MORE = 5
 """Running statistics behind the weights."""
 
 
-@given(st.integers(1, 9), st.sampled_from([(4,), (2, 2), (1, 2, 1), (1, 1, 1, 1)]), st.sampled_from([ELEMENTS, TENSORS]))
+@given(
+    st.integers(1, 9), st.sampled_from([(4,), (2, 2), (1, 2, 1), (1, 1, 1, 1)]), st.sampled_from([ELEMENTS, TENSORS])
+)
 def test_cuts_cover_everything_and_fall_where_they_may(parts: int, sizes: tuple[int, ...], grain: Grain) -> None:
     groups = _groups(*sizes)
     spans = cut(groups, TOTAL + MORE, grain, parts)
@@ -57,7 +60,7 @@ def test_what_is_needed_together_stays_with_the_first() -> None:
 def test_the_sum_of_squares_has_the_same_bits_for_any_cuts(cuts: list[int], length: int, seed: int) -> None:
     gradient = torch.randn(length, generator=torch.Generator().manual_seed(seed)) * 10.0 ** (seed % 7)
     places = [0, *sorted(min(length, ALIGNED * i) for i in cuts), length]
-    parts = [sums_of_squares(gradient[a:b]) for a, b in zip(places, places[1:], strict=False)]
+    parts = [sums_of_squares(gradient[a:b]) for a, b in pairwise(places)]
     assert torch.equal(torch.cat(parts), sums_of_squares(gradient))
     assert tree_sum(torch.cat(parts)) == pytest.approx(float(gradient.double().square().sum()), rel=1e-14)
 
