@@ -38,6 +38,7 @@ SLOW = (
     "codec/test_codecs.py",
     "comm/test_torch_comm.py",
     "crossval/test_crossval.py",
+    "data/readers/test_readers_equal_serial.py",
     "data/test_mnist.py",
     "launch/test_ray.py",
     "launch/test_stopping.py",

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from manyhands.crossval.record import CrossvalRecord
     from manyhands.crossval.run import cross_validate
     from manyhands.data import Dataset, SampleSplit, Split
+    from manyhands.data.readers.columnar.rows import parquet
+    from manyhands.data.readers.images import images
     from manyhands.record.run import Pulse, RunRecord
     from manyhands.record.sweep import SweepRecord
     from manyhands.run import train
@@ -36,6 +38,8 @@ __all__ = [
     "advise",
     "calibrate",
     "cross_validate",
+    "images",
+    "parquet",
     "scale",
     "simulate",
     "train",
@@ -57,6 +61,8 @@ __getattr__, __dir__ = lazy(
         "advise": "advice.advise",
         "calibrate": "validation.closing",
         "cross_validate": "crossval.run",
+        "images": "data.readers.images",
+        "parquet": "data.readers.columnar.rows",
         "scale": "scaling.sweep",
         "simulate": "simulation.simulate",
         "train": "run",

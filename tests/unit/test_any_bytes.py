@@ -254,13 +254,15 @@ def test_what_was_stored(folder: Path, raw: bytes) -> None:
     read_timeline(run)
 
 
+SOURCES = ("mnist", "synthetic", "tweets", "idx", "npz", "npy", "csv", "parquet", "arrow", "images", "tar")
+OPTIONS = ("samples", "test", "train", "shape", "noise", "seed", "label", "words", "size", "input", "x", "")
 SPECS = st.one_of(
     st.text(st.characters(exclude_characters="\n"), max_size=30),
     st.tuples(
-        st.sampled_from(["mnist", "synthetic", "tweets", "idx", "npz", "npy", "csv"]),
+        st.sampled_from(SOURCES),
         st.lists(
             st.tuples(
-                st.sampled_from(["samples", "test", "train", "shape", "noise", "seed", "label", "words", "x", ""]),
+                st.sampled_from(OPTIONS),
                 st.sampled_from(
                     ["1", "0", "-1", "1e9", "nan", "9" * 5000, "9" * 900, "1x1x1", "9" * 99 + "x1x1", "a b", "\0"]
                 ),

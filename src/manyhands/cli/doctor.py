@@ -30,6 +30,12 @@ LEAST_FREE = 1e9
 ENOUGH_SHARED = 16 << 20
 """Bytes of shared memory that a few MPI ranks need together."""
 PIP = f"{sys.executable} -m pip install"
+EXTRAS = (
+    ("ray", "ray", "engine ray needs it"),
+    ("pillow", "images", "data sources images: and tar: need it for images"),
+    ("pyarrow", "arrow", "data sources parquet: and arrow: need it, and Hugging Face's datasets"),
+)
+"""Packages that are not installed with manyhands, the extra that installs each, and what needs it."""
 PROBE = """
 from mpi4py import MPI
 if MPI.COMM_WORLD.Get_rank() == 0:
@@ -77,7 +83,10 @@ def doctor(json: Json = False, out: RunsFolder = Path("runs")) -> None:
             *(_cores(), _gpu()),
             _package("mpi4py", f"{PIP} mpi4py"),
             *(_mpiexec(), _shared_memory()),
-            _package("ray", f"{PIP} 'manyhands[ray]'", note=" (engine ray needs it)", needed=False),
+            *(
+                _package(name, f"{PIP} 'manyhands[{extra}]'", note=f" ({why})", needed=False)
+                for name, extra, why in EXTRAS
+            ),
             *(_data(), _calibration(), _out(out), _disk(out)),
         ]
     if json:
@@ -112,6 +121,10 @@ def _gpu() -> Checkup:
 def _package(name: str, mend: str, *, note: str = "", needed: bool = True) -> Checkup:
     version = facts.version(name)
     return Checkup(name, bool(version), version or f"not installed{note}", mend, needed)
+
+
+def _extra(name: str, extra: str, why: str) -> Checkup:
+    return _package(name, f"{PIP} 'manyhands[{extra}]'", note=f" ({why})", needed=False)
 
 
 def _mpiexec() -> Checkup:

@@ -1,4 +1,4 @@
-"""Find a data source by its name and load it: `mnist:train=10000`, `tweets`, `npz:FILE`, `csv:FILE,label=COLUMN`."""
+"""Find a data source by its name and load it: `mnist:train=10000`, `npz:FILE`, `parquet:FILE,label=COLUMN`, …"""
 
 import os
 import re
@@ -12,6 +12,9 @@ from manyhands.data.csv_ import load_csv
 from manyhands.data.files import load_npy_dir, load_npz
 from manyhands.data.idx import load_idx_dir
 from manyhands.data.mnist import load_mnist
+from manyhands.data.readers.columnar.features import load_arrow, load_parquet
+from manyhands.data.readers.images import images
+from manyhands.data.readers.tar import load_tar
 from manyhands.data.split import AnySplit, Dataset, Split
 from manyhands.data.synthetic import load_synthetic
 from manyhands.data.tweets import load_tweets
@@ -20,6 +23,9 @@ from manyhands.spec import convert, parse
 
 LIMITS = {"train": int, "test": int}
 COLUMNS = {"text": str, "label": str, "words": int}
+FEATURES = COLUMNS | {"features": str}
+PIXELS = {"size": int, "gray": bool}
+MEMBERS = PIXELS | {"input": str, "target": str, "words": int}
 ZOOMS = (1, 2, 4)
 
 
@@ -54,6 +60,10 @@ def _sources() -> dict[str, Callable[[str], Dataset]]:
         "npz": lambda text: _from_path(load_npz, text),
         "npy": lambda text: _from_path(load_npy_dir, text),
         "csv": lambda text: _from_path(load_csv, text, LIMITS | COLUMNS),
+        "parquet": lambda text: _from_path(load_parquet, text, LIMITS | FEATURES),
+        "arrow": lambda text: _from_path(load_arrow, text, LIMITS | FEATURES),
+        "images": lambda text: _from_path(images, text, LIMITS | PIXELS),
+        "tar": lambda text: _from_path(load_tar, text, LIMITS | MEMBERS),
     }
 
 

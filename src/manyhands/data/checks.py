@@ -57,6 +57,8 @@ def check_finite(dataset: Dataset) -> None:
     """Refuse inputs and targets with a NaN or an infinity; all are read, but of samples on disk a few."""
     for what, split in (("training", dataset.train), ("test", dataset.test)):
         if isinstance(split, SampleSplit):
+            if hasattr(split.dataset, "scan_headers"):  # as the readers of this package have
+                split.dataset.scan_headers()
             for row in _some(split):
                 _check_finite(split.read([row], 0), f"sample {row} of {split.name}")
             continue

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from manyhands.data.folds import hold_out
 from manyhands.data.memory import check_fits
+from manyhands.data.readers.huggingface import from_huggingface, is_huggingface
 from manyhands.data.samples.split import SampleSplit
 from manyhands.data.split import COUNT, AnySplit, Dataset, Split, count_classes
 from manyhands.data.tables import as_arrays, is_array, is_bunch
@@ -38,6 +39,8 @@ def as_dataset(value: Any, name: str) -> Dataset:
     """Return what a task gives as its data as a dataset; `name` is the dataset's in errors and tables."""
     if isinstance(value, Dataset):
         return value
+    if is_huggingface(value):
+        return from_huggingface(value, name)
     if is_bunch(value):
         value = (value.data, value.target)
     parts = _train_and_test(value, f"the data of {name}")

@@ -1,15 +1,9 @@
-"""Comma-separated files with a header: a column of text, or columns of numbers, and a column of labels.
-
-A text becomes the count of each of its words, hashed to a fixed number of places (Weinberger et al. 2009). The hash
-needs no vocabulary, so a word counts the same in every file and on every worker.
-"""
+"""Comma-separated files with a header: a column of text, or columns of numbers, and a column of labels."""
 
 import csv
 import io
 import math
 import os
-import re
-import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,15 +14,10 @@ import torch
 from torch import Tensor
 
 from manyhands.data.folds import Ints, hold_out
-from manyhands.data.memory import check_size
+from manyhands.data.readers.labels import class_names, class_numbers, shorten
+from manyhands.data.readers.words import WORDS, check_words, hashed
 from manyhands.data.split import Dataset, Split
 from manyhands.errors import UserError, check, listed, unknown
-
-WORDS = 1024
-LARGEST_COUNT = 255
-
-# A sign is a word too, so that no text is without words, and an emoji or a # counts.
-WORD = r"\w+|[^\w\s]"
 
 
 class TextTable(NamedTuple):
@@ -116,36 +105,21 @@ def _check_header(header: Sequence[str], file: Path) -> None:
     check(twice is None, f"two columns of '{file}' are named '{twice}'; rename one")
     check(
         not all(map(_is_number, named)),
-        f"the first line of '{file}' must name the columns, but it is '{_shown(','.join(header))}'",
+        f"the first line of '{file}' must name the columns, but it is '{shorten(','.join(header))}'",
     )
 
 
 def _classes(table: TextTable, name: str) -> tuple[Ints, int]:
-    """Return the class of each row and the number of classes; labels are ordered as whole numbers, or else as text."""
+    """Return the class of each row and the number of classes."""
     labels = _filled(table, name)
-    different = set(labels)
-    check(
-        len(different) > 1,
-        f"every row of column '{name}' of '{table.file}' is '{_shown(labels[0])}', but there must be at least "
-        f"two classes",
-    )
-    whole = all(re.fullmatch(r"-?[0-9]{1,18}", label) for label in different)
-    ordered = sorted(different, key=lambda label: (int(label) if whole else 0, label))
-    number = {label: i for i, label in enumerate(ordered)}
-    return np.array([number[label] for label in labels], np.int64), len(ordered)
+    names = class_names(labels, f"column '{name}' of '{table.file}'")
+    return class_numbers(labels, names), len(names)
 
 
 def _hashed(table: TextTable, name: str, words: int) -> Tensor:
-    # Late, since it takes longer to import than most files to read.
-    from sklearn.feature_extraction.text import HashingVectorizer  # type: ignore[import-untyped, unused-ignore]
-
     texts = _filled(table, name)
-    check(words >= 1, f"words of csv must be at least 1, got {words}")
-    check_size(words * len(texts), 1, f"'{table.file}' with words={words}", "ask for fewer words")
-    hashing = HashingVectorizer(n_features=words, token_pattern=WORD, norm=None, alternate_sign=False)
-    counts = hashing.transform(texts)
-    counts.data = np.minimum(counts.data, LARGEST_COUNT)
-    return torch.from_numpy(counts.astype(np.uint8).toarray())
+    check_words(words, len(texts), "csv", f"'{table.file}'")
+    return hashed(texts, words)
 
 
 def _numbers(table: TextTable, label: str) -> Tensor:
@@ -162,7 +136,7 @@ def _floats(table: TextTable, name: str) -> np.ndarray[Any, np.dtype[np.float64]
     bad = next((i for i, cell in enumerate(cells) if not _is_number(cell)), None)
     if bad is not None:
         raise UserError(
-            f"line {table.lines[bad]} of '{table.file}' has '{_shown(cells[bad])}' in column '{name}', which is no "
+            f"line {table.lines[bad]} of '{table.file}' has '{shorten(cells[bad])}' in column '{name}', which is no "
             f"finite number; for a column of text add text={name}"
         )
     return np.array([float(cell) for cell in cells])  # numpy reads fewer ways to write a number than Python does
@@ -173,11 +147,6 @@ def _is_number(cell: str) -> bool:
         return math.isfinite(float(cell))
     except ValueError:
         return False
-
-
-def _shown(cell: str) -> str:
-    """Return a cell as part of a sentence: on one line, and not too long."""
-    return textwrap.shorten(cell, 60, placeholder="…")
 
 
 def _filled(table: TextTable, name: str) -> list[str]:

@@ -58,7 +58,6 @@ def build(
     draws.learn({**of_loss, **traits.places, **doubtful})
     layout = lay_out(module, traits.moving, recipe.groups)
     recipe = with_grain(recipe, layout.groups, device)
-    reseed = traits.global_random or draws.intercepts  # a draw that has no place in a slice is left to the generator
-    replica = FlatReplica(module, layout, criterion, recipe, draws, reseed, peers, precision)
+    replica = FlatReplica(module, layout, criterion, recipe, draws, traits.global_random, peers, precision)
     replica.meets = meets
     return replica

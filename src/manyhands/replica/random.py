@@ -52,7 +52,7 @@ class Draws:
     def at(self, key: int, first: int, rows: int) -> None:
         """Move to `rows` rows from `first` on, in the step with this key."""
         self.first, self.rows = first, max(1, rows)
-        self._key, self._calls = key, 0
+        self._key, self._calls, self._left = key, 0, False
 
     def next_key(self) -> int:
         """Return a new key for each draw of a forward pass, also where one layer draws twice."""
@@ -72,14 +72,25 @@ class Draws:
         if dim == COMMON:
             return uniform_bits(key, 0, 1, torch.Size(shape).numel(), device).view(shape)
         if dim is None:
+            self._leave()
             return None
         if dim >= len(shape) or shape[dim] % self.rows:
             _warn_of_new_draw()
+            self._leave()
             return None
         rest = shape[:dim] + shape[dim + 1 :]
         first = self.first * (shape[dim] // self.rows)
         bits = uniform_bits(key, first, shape[dim], torch.Size(rest).numel(), device)
         return bits.view(shape[dim], *rest).movedim(0, dim)
+
+    def _leave(self) -> None:
+        """Seed the process-wide generators once in a pass, for a draw that they make: the same in a repeated run.
+
+        Other passes leave them alone, since threads beside this one may read samples that draw from them.
+        """
+        if not self._left:
+            self._left = True
+            seed_generators(self._key ^ self.first)
 
     def _dim(self, site: Hashable, shape: tuple[int, ...]) -> int | None:
         if self.shapes is not None:

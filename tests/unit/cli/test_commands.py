@@ -185,6 +185,8 @@ def test_doctor_finds_what_the_tests_need(manyhands) -> None:  # type: ignore[no
     assert findings["manyhands"]["found"]
     assert "free of" in findings["disk"]["found"]
     assert "calibration" in findings
+    assert "'manyhands[images]'" in findings["pillow"]["mend"]
+    assert "'manyhands[arrow]'" in findings["pyarrow"]["mend"]
 
 
 def test_doctor_says_how_old_the_calibration_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""Typed columns in Parquet and Arrow files, as arrays or as rows."""
