@@ -39,7 +39,7 @@ task = manyhands.Task(
     scheduler_every="epoch",
     ema=0.98,
     lr=0.01,
-    batch_size=32,
+    batch_size=50,
     epochs=40,
 )
 

@@ -25,7 +25,8 @@ OPTIONS = {
 
 def _train(name: str, out: Path, **options: object) -> tuple[RunRecord, dict[str, torch.Tensor]]:
     settings = {"dtype": "float64", "out": out, "blas_threads": 1, **OPTIONS[name], **options}
-    record = manyhands.train(f"{EXAMPLES / name}.py:task", **settings)  # type: ignore[arg-type]
+    variable = "narrow" if name == "resnet_images" else "task"
+    record = manyhands.train(f"{EXAMPLES / name}.py:{variable}", **settings)  # type: ignore[arg-type]
     return record, load_file(out / record.id / "model.safetensors")
 
 

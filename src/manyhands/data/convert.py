@@ -30,7 +30,7 @@ HELD_OUT = 6
 """One in this number of rows is held out for the test, where no test set is given."""
 FORMS = (
     "a manyhands.Dataset, a pair (train, test) of torch Datasets, DataLoaders, Splits or pairs of arrays, "
-    "or one pair of arrays (X, y)"
+    "one pair of arrays (X, y), or a data spec"
 )
 LOADER = "the batch size, the order and the workers of a DataLoader are ignored: the run's own settings decide them"
 

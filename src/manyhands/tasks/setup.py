@@ -77,8 +77,8 @@ def _given(source: Any, config: RunConfig) -> Dataset:
     name = Path(config.task.rpartition(":")[0] or config.task).stem
     try:
         with seeded(config.seed, DATA):
-            function = callable(source) and not isinstance(source, Dataset)
-            return as_dataset(source() if function else source, name)
+            given = source() if callable(source) and not isinstance(source, Dataset) else source
+            return load(given, scan=False) if isinstance(given, str) else as_dataset(given, name)
     except UserError:
         raise
     except MemoryError as error:

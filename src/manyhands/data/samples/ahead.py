@@ -83,7 +83,7 @@ class ReadAhead:
         return self._split.placed(batch, dtype)
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes, also those that are reading."""
         self._stop.fill_(1)
         self._iterator._shutdown_workers()
         for worker in self._iterator._workers:  # one that is stuck in a sample, since it does not obey SIGTERM

@@ -277,6 +277,16 @@ def test_rows_are_decoded_and_collated(tmp_path: Path) -> None:
     assert x.shape == (N, 1)
     assert int(y.sum()) == 10
 
+    holes = write_table(tmp_path / "holes.parquet", {"a": MISSING, "b": np.arange(N)})
+
+    def fill(row: dict[str, Any]) -> dict[str, Any]:
+        return row | {"a": torch.tensor(-1.0) if row["a"] is None else row["a"]}
+
+    x, _ = rows(parquet(holes, inputs="a", target="b", decode=fill))
+    assert int((x == -1).sum()) == 1
+    with pytest.raises(UserError, match=r"row 5 of column 'a' of '.*' has no value"):
+        rows(parquet(holes, inputs="a", target="b"))
+
     def collate(samples: list[Any]) -> Any:
         return torch.stack([x["a"] for x, _ in samples]), torch.stack([y for _, y in samples])
 

@@ -31,10 +31,11 @@ def parquet(
 ) -> Dataset:
     """Return the rows of a Parquet file or folder as samples (input, target), to decode or collate them yourself.
 
-    A row is a dict of its columns: numbers and lists of numbers as tensors, other values as Python's. `decode` gets it
-    and returns such a dict. The input is the value of `inputs`, or a dict where that is several names; by default all
-    but the target. The target is a value or a dict alike; without one the sample is the input alone. A text as the
-    target becomes the number of its class, unless there is a `decode`. Without files for the test a sixth is held out.
+    A row is a dict of its columns: numbers and lists of numbers as tensors, other values as Python's. `decode` gets it,
+    with None for a missing value, and returns such a dict. The input is the value of `inputs`, or a dict where that is
+    several names; by default all but the target. The target is a value or a dict alike; without one the sample is the
+    input alone. A text as the target becomes the number of its class, unless there is a `decode`. Without files for the
+    test a sixth is held out.
     """
     train, test = open_parquet(Path(path).expanduser())
     targets = [target] if isinstance(target, str) else list(target or [])
@@ -86,7 +87,8 @@ class RowSamples:
     def __getitem__(self, index: int) -> Any:
         number = int(self._picks[index])
         piece = RowGroup(self._path, number, self._read(number))
-        row = {name: value_of(piece, name) for name in piece.table.column_names}
+        may_miss = self._decode is not None
+        row = {name: value_of(piece, name, may_miss=may_miss) for name in piece.table.column_names}
         if self._decode is not None:
             row = self._decode(row)
             check(
@@ -115,8 +117,13 @@ class RowSamples:
         )
 
 
-def value_of(piece: RowGroup, name: str) -> Any:
-    """Return the value of a column in the only row of a piece: numbers as tensors, others as Python's."""
+def value_of(piece: RowGroup, name: str, *, may_miss: bool = False) -> Any:
+    """Return the value of a column in the only row of a piece: numbers as tensors, others as Python's.
+
+    A missing value is None if it `may_miss`, and refused otherwise.
+    """
+    if may_miss and piece.table.column(name).null_count:
+        return None
     kind = piece.table.schema.field(name).type
     if is_list(kind) and is_value(kind):
         return torch.from_numpy(as_rows(piece, name)[0].copy())
