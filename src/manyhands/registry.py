@@ -23,7 +23,7 @@ from manyhands.spec import parse
 
 T = TypeVar("T")
 
-NOT_TASKS = ("base", "groups", "init", "load", "metrics", "optimizers", "seeding", "setup", "trial")
+NOT_TASKS = ("base", "init", "load", "metrics", "optimizers", "seeding", "setup", "trial")
 """Modules of the package `tasks` that define no task."""
 
 

@@ -19,6 +19,8 @@ CLASSES: dict[str, type[Optimizer]] = {
 """Every optimiser of torch by its name in small letters."""
 OF_TENSORS = ("adafactor", "muon")
 """Those that look at whole tensors."""
+OF_MATRICES = ("muon",)
+"""Those that take no others."""
 REFUSED = {
     "lbfgs": "needs a closure that computes the loss again within a step, which workers that share a batch cannot give",
     "sparseadam": "takes sparse gradients, and those of a batch are dense here",

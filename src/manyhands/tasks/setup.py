@@ -18,9 +18,9 @@ from manyhands.replica.criterion import Criterion, as_criterion
 from manyhands.replica.elementwise import with_grain
 from manyhands.replica.nested import moved
 from manyhands.replica.optimizer.groups import ELEMENTS, OptimizerRecipe
+from manyhands.replica.optimizer.naming import named_groups
 from manyhands.replica.stacked import Stack, stack
 from manyhands.tasks.base import Task
-from manyhands.tasks.groups import named_groups
 from manyhands.tasks.init import take_weights
 from manyhands.tasks.optimizers import grain_of
 from manyhands.tasks.seeding import DATA, seeded
@@ -158,7 +158,7 @@ def recipe_of(task: Task, config: RunConfig, module: nn.Module) -> OptimizerReci
     return OptimizerRecipe(
         lambda params: task.make_optimizer(params, config),
         task=config.task,
-        groups=named_groups(task, config, module),
+        groups=named_groups(task.param_groups, config.task, module),
         clip=config.clip,
         scheduler=task.scheduler,
         every=task.scheduler_every,

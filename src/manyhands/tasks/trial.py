@@ -18,6 +18,7 @@ from manyhands.replica.optimizer.groups import NamedGroup, OptimizerRecipe
 from manyhands.replica.update import stepper
 from manyhands.tasks.base import Task
 from manyhands.tasks.metrics import check_monitored, direction_of, means_accuracy, try_metrics
+from manyhands.tasks.optimizers import OF_MATRICES
 from manyhands.tasks.seeding import seeded
 from manyhands.tasks.setup import criterion_of, recipe_of
 
@@ -174,6 +175,13 @@ def _try_optimizer(task: Task, config: RunConfig, module: nn.Module) -> None:
     recipe = recipe_of(task, config, module)
     if callable(task.optimizer) and not task.optimizer_name(config):
         _check_takes(task.optimizer, "optimiser", "params, lr", config)
+    kind = task.optimizer_name(config)
+    for name, p in module.named_parameters() if kind in OF_MATRICES else ():
+        check(
+            p.dim() == 2 or not p.requires_grad,
+            f"the optimiser '{kind}' takes matrices alone, and '{name}' of '{config.task}' has shape {tuple(p.shape)}; "
+            "use another one, or a function (parameters, learning rate) that treats them apart",
+        )
     with saying("making the optimiser failed", config):
         optimizer = _small_optimizer(recipe, module)
     check(

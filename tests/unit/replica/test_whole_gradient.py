@@ -1,6 +1,7 @@
 """The norm of a whole gradient and the cuts of groups: the same bits for any slices, and torch's own figures."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -59,7 +60,7 @@ def test_what_is_needed_together_stays_with_the_first() -> None:
 def test_the_sum_of_squares_has_the_same_bits_for_any_cuts(cuts: list[int], length: int, seed: int) -> None:
     gradient = torch.randn(length, generator=torch.Generator().manual_seed(seed)) * 10.0 ** (seed % 7)
     places = [0, *sorted(min(length, ALIGNED * i) for i in cuts), length]
-    parts = [sums_of_squares(gradient[a:b]) for a, b in zip(places, places[1:], strict=False)]
+    parts = [sums_of_squares(gradient[a:b]) for a, b in pairwise(places)]
     assert torch.equal(torch.cat(parts), sums_of_squares(gradient))
     assert tree_sum(torch.cat(parts)) == pytest.approx(float(gradient.double().square().sum()), rel=1e-14)
 

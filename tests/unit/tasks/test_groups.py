@@ -12,8 +12,8 @@ from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, StepLR
 from manyhands import Task
 from manyhands.config import make_config
 from manyhands.errors import UserError
+from manyhands.replica.optimizer.naming import named_groups
 from manyhands.run import preflight
-from manyhands.tasks.groups import named_groups
 
 SPEC = "synthetic:samples=20,features=5,classes=3,test=6,seed=1"
 CONFIG = make_config({"task": "mine", "data": SPEC, "batch_size": 5, "epochs": 2})
@@ -118,7 +118,7 @@ def test_what_is_wrong_is_said_before_any_rank_starts(case: str) -> None:
 def test_frozen_parameters_may_be_left_out(param_groups: Callable[[nn.Module], list[dict[str, Any]]]) -> None:
     task = Task(model=_frozen, data=SPEC, param_groups=param_groups, optimizer="adam")
     before = preflight(CONFIG, task).replica
-    groups = named_groups(task, CONFIG, before.module)
+    groups = named_groups(param_groups, "mine", before.module)
     assert [name for group in groups for name in group.names] == ["2.weight", "2.bias"]
     assert before.update.num_weights == 15
     before.grads.fill_(1.0)

@@ -45,6 +45,12 @@ def test_those_that_need_more_are_refused(name: str) -> None:
         Task(model=_model, optimizer=name)
 
 
+def test_what_is_no_matrix_is_named() -> None:
+    task = Task(model=lambda data: nn.Linear(5, 3), data=SPEC)
+    with pytest.raises(UserError, match=r"'muon' takes matrices alone, and 'bias' of 'mine' has shape \(3,\); use"):
+        _group(task, optimizer="muon")
+
+
 def test_an_unknown_name_gets_a_hint() -> None:
     with pytest.raises(UserError, match="there is no optimizer 'adamx'; did you mean 'adam'"):
         _group(Task(model=_model, data=SPEC), optimizer="adamx")
@@ -60,9 +66,9 @@ def test_settings_override_the_tasks() -> None:
 
 
 def test_settings_that_would_do_nothing_are_refused() -> None:
-    with pytest.raises(UserError, match="the optimiser 'adam' has no momentum; leave --momentum 0.9 out"):
+    with pytest.raises(UserError, match=r"the optimiser 'adam' has no momentum; leave --momentum 0.9 out"):
         _group(Task(model=_model, data=SPEC, optimizer="adam"), momentum=0.9)
-    with pytest.raises(UserError, match="the optimiser 'rprop' has no weight decay; leave --weight-decay 0.1 out"):
+    with pytest.raises(UserError, match=r"the optimiser 'rprop' has no weight decay; leave --weight-decay 0.1 out"):
         _group(Task(model=_model, data=SPEC), optimizer="rprop", weight_decay=0.1)
     with pytest.raises(UserError, match=r"--weight-decay 0.1 cannot change the optimiser of 'mine', .* write it there"):
         _group(Task(model=_model, data=SPEC, optimizer=_own), weight_decay=0.1)

@@ -1,33 +1,33 @@
-"""The groups of a task's parameters: each trained parameter is in one of them, by its name."""
+"""The groups that a task makes of a network's parameters: each trained one is in one of them, by its name."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from manyhands.config import RunConfig
 from manyhands.errors import ManyhandsError, TaskFileFailed, UserError, check, kind_of
 from manyhands.replica.optimizer.groups import NamedGroup
-from manyhands.tasks.base import Task
+
+GroupMaker = Callable[[nn.Module], list[dict[str, Any]]]
 
 WRITE = "write [{'params': [...], 'weight_decay': 0.1}, {'params': [...]}]"
 
 
-def named_groups(task: Task, config: RunConfig, module: nn.Module) -> tuple[NamedGroup, ...]:
-    """Return the groups that a task makes of a network's parameters; none if it makes none.
+def named_groups(make: GroupMaker | None, task: str, module: nn.Module) -> tuple[NamedGroup, ...]:
+    """Return the groups that `make` makes of a network's parameters; none without it. `task` is for messages.
 
     Frozen parameters may be in a group or in none: they are left out.
     """
-    if task.param_groups is None:
+    if make is None:
         return ()
-    says = f"param_groups of '{config.task}'"
+    says = f"param_groups of '{task}'"
     try:
-        made = task.param_groups(module)
+        made = make(module)
     except ManyhandsError:
         raise
     except Exception as error:
-        kind = TaskFileFailed if ".py" in config.task else UserError
+        kind = TaskFileFailed if ".py" in task else UserError
         raise kind(f"{says} failed: {str(error).strip().split(chr(10))[0] or type(error).__name__}") from error
     check(
         isinstance(made, list | tuple) and bool(made) and all(isinstance(group, dict) for group in made),
