@@ -294,6 +294,7 @@ def _run(
         accuracy=sum(accuracies) / len(folds) if accuracies else None,
         interval=half_interval(accuracies, settings.folds) if accuracies else None,
         loss=sum(fold.loss for fold in folds) / len(folds),
+        metrics={name: sum(fold.metrics[name] for fold in folds) / len(folds) for name in folds[0].metrics},
         hold_out=HoldOut.model_validate(result["hold_out"]) if result["hold_out"] else None,
         total_s=result["total_s"],
         wall_s=wall_s,

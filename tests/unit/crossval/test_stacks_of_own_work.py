@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 import manyhands
 from manyhands import Metric, Task
+from manyhands.cli.crossval import sentence
 from manyhands.errors import UserError
 
 
@@ -47,6 +48,10 @@ def test_stacked_is_in_turn(settings: dict[str, Any], stacked: bool, tmp_path: P
     )
     assert [fold.stacked for fold in together.folds] == [stacked] * 2
     assert together.loss == pytest.approx(in_turn.loss, rel=1e-5)
+    assert together.metrics == pytest.approx(in_turn.metrics, rel=1e-5)
+    if "loss" not in settings:
+        assert together.metrics["loss again"] == pytest.approx(together.loss, rel=1e-5)
+        assert f"loss again {together.metrics['loss again']:.4f}" in sentence(together)
     if not stacked:
         assert [fold.weights_sha256 for fold in together.folds] == [fold.weights_sha256 for fold in in_turn.folds]
 
