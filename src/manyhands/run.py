@@ -199,7 +199,7 @@ def try_step(config: RunConfig, task: Task | None = None) -> Ready:
         x, y = data.train.batch(slice(0, rows), replica.params.dtype)
         replica.forward_backward(Batch(x, y, told_rows=rows).to(device), 1.0)
         _check_slices(config, replica, data)
-        warnings = [*warnings_of(config, task, replica, data), *notes_of(config, replica), *unsteady(data)]
+        warnings = [*warnings_of(config, task, replica, data), *notes_of(task, replica, plan), *unsteady(data)]
     return Ready(data, replica, read_s, warnings)
 
 
