@@ -116,7 +116,7 @@ def chunked_metrics(module: nn.Module, split: AnySplit, metrics: Mapping[str, An
         if math.isfinite(a - b) and not math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-6)
     ]
     return [
-        f"metric '{name}' is no mean over the rows, so its figure will be the mean of those of {CHUNK} test samples each; "
+        f"metric '{name}' is no mean over the rows, so its figure will be the mean of those of {CHUNK} samples each; "
         "a torchmetrics object is computed from all"
         for name in apart
     ]
