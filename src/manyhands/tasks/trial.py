@@ -34,6 +34,7 @@ def try_parts(task: Task, config: RunConfig, data: Dataset, device: torch.device
     rows = min(rows, len(data.train))
     x, y = (moved(part, device) for part in data.train.batch(slice(0, rows), dtype))
     with seeded(config.seed):
+        _check_classes(task, y, config, data)
         module = _model(task, config, data, device, dtype)
         out = _output(module, x, rows, task, config, data)
         loss = _loss(task, module, out, y, config, data)
@@ -73,7 +74,7 @@ def _check_takes(function: Callable[..., object], what: str, arguments: str, con
 
 
 def _model(task: Task, config: RunConfig, data: Dataset, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    what = "making the model failed"
+    what = f"making the model for samples of shape {data.shape} and {data.classes} classes failed"
     if isinstance(task.model, type):
         what += (
             f" ({task.model.__name__} is called with the data; if it takes none, give model={task.model.__name__}())"
@@ -139,6 +140,16 @@ def _kind(y: Nested) -> str:
     """Return in words what targets are, that are no tensor."""
     first = y[0] if isinstance(y, tuple | list) and y else y
     return f"texts, such as {shown(first)}; give their numbers" if isinstance(first, str) else kind_of(y)
+
+
+def _check_classes(task: Task, y: Nested, config: RunConfig, data: Dataset) -> None:
+    """Refuse one fraction a row as the target of a loss of classes."""
+    fractions = isinstance(y, Tensor) and y.is_floating_point() and y.numel() == len(y)
+    check(
+        not (fractions and task.loss in OF_CLASSES),
+        f"the loss '{task.loss}' of '{config.task}' needs classes, but the targets of {data.name} are fractions; "
+        "a task of your own with loss='mse' learns these",
+    )
 
 
 def _check_targets(criterion: Criterion, out: Nested, y: Nested, config: RunConfig, data: Dataset) -> None:
