@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 
 from manyhands.config import RunConfig
 from manyhands.data import Dataset, SampleSplit
-from manyhands.errors import ManyhandsError, TaskFileFailed, UserError, check, kind_of
-from manyhands.replica.criterion import OF_CLASSES
+from manyhands.errors import ManyhandsError, TaskFileFailed, UserError, check, kind_of, shown
+from manyhands.replica.criterion import OF_CLASSES, Criterion
 from manyhands.replica.nested import Nested, call, map_tensors, moved, set_training, tensors_in
 from manyhands.replica.optimizer.groups import NamedGroup, OptimizerRecipe
 from manyhands.replica.update import stepper
@@ -34,9 +34,10 @@ def try_parts(task: Task, config: RunConfig, data: Dataset, device: torch.device
     rows = min(rows, len(data.train))
     x, y = (moved(part, device) for part in data.train.batch(slice(0, rows), dtype))
     with seeded(config.seed):
+        _check_classes(task, y, config, data)
         module = _model(task, config, data, device, dtype)
         out = _output(module, x, rows, task, config, data)
-        loss = _loss(task, module, out, y, config)
+        loss = _loss(task, module, out, y, config, data)
         if isinstance(data.test, SampleSplit):
             _try_test_sample(module, data.test, config, device, dtype)
         _try_metrics(task, module, config, data, map_tensors(Tensor.detach, out), y)
@@ -73,7 +74,7 @@ def _check_takes(function: Callable[..., object], what: str, arguments: str, con
 
 
 def _model(task: Task, config: RunConfig, data: Dataset, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    what = "making the model failed"
+    what = f"making the model for samples of shape {data.shape} and {data.classes} classes failed"
     if isinstance(task.model, type):
         what += (
             f" ({task.model.__name__} is called with the data; if it takes none, give model={task.model.__name__}())"
@@ -137,7 +138,42 @@ def _shapes(nested: Nested, rows: int | None = None) -> str:
     return str(map_tensors(shape_of, nested))
 
 
-def _loss(task: Task, module: nn.Module, out: Nested, y: Nested, config: RunConfig) -> Tensor:
+def _kind(y: Nested) -> str:
+    """Return in words what targets are, that are no tensor."""
+    first = y[0] if isinstance(y, tuple | list) and y else y
+    return f"texts, such as {shown(first)}; give their numbers" if isinstance(first, str) else kind_of(y)
+
+
+def _check_classes(task: Task, y: Nested, config: RunConfig, data: Dataset) -> None:
+    """Refuse one fraction a row as the target of a loss of classes."""
+    fractions = isinstance(y, Tensor) and y.is_floating_point() and y.numel() == len(y)
+    check(
+        not (fractions and task.loss in OF_CLASSES),
+        f"the loss '{task.loss}' of '{config.task}' needs classes, but the targets of {data.name} are fractions; "
+        "a task of your own with loss='mse' learns these",
+    )
+
+
+def _check_targets(criterion: Criterion, out: Nested, y: Nested, config: RunConfig, data: Dataset) -> None:
+    """Refuse a class that the model has no output for."""
+    if not means_accuracy(criterion, data.classes, out, y):
+        return
+    most = int(y.max())
+    unknown = (
+        f"; {data.name} does not tell its classes, so that data.classes is 0: give its datasets `labels`, or write "
+        f"manyhands.Dataset(name, SampleSplit(train), SampleSplit(test), classes=…)"
+    )
+    check(
+        most < out.shape[1],
+        f"the model of '{config.task}' has {out.shape[1]} outputs, but a sample is of class {most}"
+        f"{'' if data.classes else unknown}",
+    )
+
+
+def _loss(task: Task, module: nn.Module, out: Nested, y: Nested, config: RunConfig, data: Dataset) -> Tensor:
+    if isinstance(task.loss, str) and not isinstance(y, Tensor):
+        raise UserError(f"the loss '{task.loss}' takes one tensor of targets, but those of {data.name} are {_kind(y)}")
+    _check_targets(criterion_of(task, module), out, y, config, data)
     shapes = f"outputs of shape {_shapes(out)} and labels of shape {_shapes(y)}"
     what = f"the loss of {shapes} failed"
     if isinstance(task.loss, type):

@@ -108,12 +108,15 @@ def test_bunches_are_taken() -> None:
     assert as_dataset(datasets.load_diabetes(), "diabetes").classes == 0
 
 
-def test_held_out_rows_are_of_all_classes_or_the_last() -> None:
+def test_held_out_rows_are_of_all_classes_or_drawn() -> None:
     data = as_dataset((np.arange(60.0), np.repeat([0, 1, 5], 20)), "mine")
     assert data.test.labels is not None
     assert data.test.labels.bincount().tolist() == [4, 3, 0, 0, 0, 3] or len(data.test) == 10
     assert sorted(data.test.labels.unique().tolist()) == [0, 1, 5]
-    assert as_dataset((X, Y), "mine").test.batch(slice(0, 2), torch.float64)[1].tolist() == [10.0, 11.0]
+    data = as_dataset((X, Y), "mine")
+    kept, held = (part.batch(slice(0, 12), torch.float64)[1].tolist() for part in (data.train, data.test))
+    assert sorted(kept + held) == Y.tolist()
+    assert sorted(held) != [10.0, 11.0], "rows may be sorted by their target"
 
 
 def test_whole_numbers_stay_whole_where_they_are_stored_so() -> None:
@@ -203,6 +206,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"sample 1 of the training data of mine is \(of shape \(3,\), int\), but sample 0 is \(of shape \(2,\), int\)",
     ),
     "broken": (lambda: (Broken(), Pictures()), "sample 2 of the training data of mine cannot be read: OSError: trunc"),
+    "batches": (lambda: (DataLoader(PAIRS, batch_size=None), PAIRS), "a DataLoader with batch_size=None"),
     "untrue": (lambda: (Untrue(), Untrue()), "sample 2 .* has the target 0, but the dataset's labels say 2"),
 }
 
@@ -246,6 +250,27 @@ def test_a_loss_of_other_targets_is_tried(loss: Any, says: str) -> None:
     task = Task(model=nn.Linear(3, 1), data=lambda: (X, targets), loss=loss, name="mine")
     with pytest.raises(UserError, match=says):
         manyhands.train(task)
+
+
+class Named(Pictures):
+    targets = ("a", "b", "c", "d")  # type: ignore[assignment]
+
+
+class Untold(Pictures):
+    targets = None  # type: ignore[assignment]
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        return torch.zeros(3), i
+
+
+def test_targets_that_a_loss_of_classes_cannot_take_are_told() -> None:
+    for data, says in (
+        (Named(), "takes one tensor of targets, but those of mine are texts, such as 'a'; give their numbers"),
+        (Untold(), "has 1 outputs, but a sample is of class 1; mine does not tell its classes, .* SampleSplit"),
+    ):
+        splits = manyhands.Dataset("mine", SampleSplit(data), SampleSplit(data), 0)
+        with pytest.raises(UserError, match=says):
+            manyhands.train(Task(model=nn.Sequential(nn.Flatten(), nn.LazyLinear(1)), data=splits, name="mine"))
 
 
 @pytest.mark.parametrize("value", [(X, Y.reshape(-1, 1)), (PAIRS, PAIRS), (Stream(9), Stream(2))])
