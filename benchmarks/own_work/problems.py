@@ -80,7 +80,13 @@ def problem(name: str) -> Problem:
         model = task.model(data)
         optimizer = torch.optim.Adam(model.parameters(), lr=task.lr, fused=True)
         loss = nn.functional.binary_cross_entropy_with_logits
-        return Problem(model, TensorDataset(*data.train.batch(slice(0, len(data.train)), torch.float32)), optimizer, loss, task.batch_size)
+        return Problem(
+            model,
+            TensorDataset(*data.train.batch(slice(0, len(data.train)), torch.float32)),
+            optimizer,
+            loss,
+            task.batch_size,
+        )
     if name == "sequences":
         loader: DataLoader = example["loaders"]()[0]
         model = example["Reader"]()
