@@ -69,7 +69,7 @@ class RunConfig(BaseModel):
     """Weights to begin with: a safetensors file, or a run by its id or folder."""
     data: str = ""
     """Data, if not the task's: mnist, tweets, synthetic:samples=N, idx:DIR, npz:FILE, npy:DIR, csv:FILE,label=X,
-    parquet:FILE,label=X, arrow:FILE,label=X, images:DIR, tar:DIR,input=jpg,target=cls."""
+    parquet:FILE,label=X, arrow:FILE,label=X, images:DIR, tar:DIR,input=E,target=E."""
     image_size: int = Field(default=0, ge=0)
     """Side of the images: 28, 56 or 112; 0 leaves them as they are."""
     replicate: int = Field(default=1, ge=1)

@@ -34,6 +34,7 @@ from manyhands.tasks.setup import load_data, make_replica, trial_device, without
 from manyhands.tasks.trial import saying, try_parts
 from manyhands.training.caveats import check_norms, check_own_optimizer, check_rates, notes_of, warnings_of
 from manyhands.training.checkpoint import check_fits, check_workers, newest_sound, read_cursor
+from manyhands.training.evaluate import chunked_metrics
 from manyhands.training.job import Job
 from manyhands.training.loop import train_rank
 from manyhands.training.plan import Plan
@@ -199,7 +200,12 @@ def try_step(config: RunConfig, task: Task | None = None) -> Ready:
         x, y = data.train.batch(slice(0, rows), replica.params.dtype)
         replica.forward_backward(Batch(x, y, told_rows=rows).to(device), 1.0)
         _check_slices(config, replica, data)
-        warnings = [*warnings_of(config, task, replica, data), *notes_of(task, replica, plan), *unsteady(data)]
+        warnings = [
+            *warnings_of(config, task, replica, data),
+            *notes_of(task, replica, plan),
+            *unsteady(data),
+            *chunked_metrics(replica.module, data.test, task.metrics, device),
+        ]
     return Ready(data, replica, read_s, warnings)
 
 

@@ -135,7 +135,7 @@ def _say(error: Exception, sentence: str, status: int) -> int:
         if speaker is None:
             return status
         name = speaker
-    if isinstance(error, TaskFileFailed):
+    if isinstance(error, TaskFileFailed) and error.__cause__ is not None:  # which data workers do not send along
         traceback.print_exception(error.__cause__)
     print(f"manyhands: {name}{sentence}", file=sys.stderr)
     return status

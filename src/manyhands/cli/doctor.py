@@ -123,10 +123,6 @@ def _package(name: str, mend: str, *, note: str = "", needed: bool = True) -> Ch
     return Checkup(name, bool(version), version or f"not installed{note}", mend, needed)
 
 
-def _extra(name: str, extra: str, why: str) -> Checkup:
-    return _package(name, f"{PIP} 'manyhands[{extra}]'", note=f" ({why})", needed=False)
-
-
 def _mpiexec() -> Checkup:
     """Start two ranks and check that they are in one world."""
     from manyhands.launch.spawn import find_mpiexec

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, final
 
@@ -40,42 +40,66 @@ class CommandOption:
     """What applies without it, as its help says."""
     names: tuple[str, ...] = ()
     """How it is written, if not as the name of its parameter."""
+    panel: str | None = None
+    """Heading of the part of the help that it is in, if not the first one."""
 
     def parameter(self, name: str) -> inspect.Parameter:
         """Return the parameter of a command for this option."""
         names, text = self.names or (f"--{name.replace('_', '-')}",), f"{self.help}{default_is(self.default)}"
-        option = typer.Option(*names, help=text, show_default=False)
+        option = typer.Option(*names, help=text, show_default=False, rich_help_panel=self.panel)
         annotation = Annotated[self.kind | None, option]  # type: ignore[name-defined]
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
+PANELS: dict[str, tuple[str, ...]] = {
+    "Workers": (
+        *("engine", "workers", "threads", "blas_threads", "sync", "exact", "lanes", "device"),
+        *("mpiexec", "ray_address"),
+    ),
+    "Training": (
+        *("batch_size", "batch_per_worker", "epochs", "steps", "lr", "warmup", "lr_decay", "lr_scaling"),
+        *("optimizer", "weight_decay", "momentum", "clip", "ema", "init", "seed"),
+    ),
+    "Computing": ("dtype", "precision", "batchnorm", "micro_batch", "fuse"),
+    "Data": ("data", "image_size", "replicate", "data_workers"),
+    "Evaluation": ("eval_every", "eval_steps", "top", "monitor", "patience", "keep_best"),
+    "What a run keeps": ("checkpoint_every", "keep", "trace"),
+}
+"""Settings of a run by the part of the help that they are in, in the order in which it shows them."""
+PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
+SET_BY_TASK = ("batch_size", "lr", "epochs", "replicate", "top")
+
+
 def _setting(name: str, field: FieldInfo) -> CommandOption:
-    text = field.description or ""
+    text, panel = field.description or "", PANEL_OF[name]
     if field.annotation is bool:
         dashed = name.replace("_", "-")
-        return CommandOption(bool, text, names=(f"--{dashed}/--no-{dashed}",))
-    set_by_task = name in ("batch_size", "lr", "epochs", "replicate", "top")
+        return CommandOption(bool, text, names=(f"--{dashed}/--no-{dashed}",), panel=panel)
     kind = int if field.annotation is int else float if field.annotation is float else str
-    return CommandOption(kind, text, "" if set_by_task else field.default)
+    return CommandOption(kind, text, "" if name in SET_BY_TASK else field.default, panel=panel)
 
 
 RESOLVED = {
-    "batch_per_worker": CommandOption(int, "Batch size of each worker; the global batch grows with the workers."),
+    "batch_per_worker": CommandOption(
+        int, "Batch size of each worker; the global batch grows with the workers.", panel=PANEL_OF["batch_per_worker"]
+    ),
     "lr_scaling": CommandOption(
-        str, "Scale the learning rate with the batch: none, linear or sqrt, with warm-up and decay."
+        str,
+        "Scale the learning rate with the batch: none, linear or sqrt, with warm-up and decay.",
+        panel=PANEL_OF["lr_scaling"],
     ),
 }
 """Options that are resolved into settings of a run."""
 SETTINGS = {
-    name: _setting(name, field)
-    for name, field in RunConfig.model_fields.items()
-    if name not in ("task", "chosen_blas_threads")
-} | RESOLVED
+    name: RESOLVED.get(name) or _setting(name, RunConfig.model_fields[name])
+    for names in PANELS.values()
+    for name in names
+}
 BATCHES = {
     "batch_size": CommandOption(
         str, "Global batch size, shared out over the workers; 'full' for all samples.", "the task's"
     ),
-    "batch_per_worker": RESOLVED["batch_per_worker"],
+    "batch_per_worker": replace(RESOLVED["batch_per_worker"], panel=None),
 }
 DEVICE = CommandOption(str, "Where workers compute: cpu, or cuda for a GPU each.", "cpu")
 CALIBRATION = CommandOption(Path, "File with the machine's calibration.", "one for each machine in your data folder")

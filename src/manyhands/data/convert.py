@@ -7,32 +7,42 @@ a `UserError` as it is.
 """
 
 import sys
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    default_collate,
+)
 from torch.utils.data import Dataset as TorchDataset
 
-from manyhands.data.folds import hold_out
 from manyhands.data.memory import check_fits
 from manyhands.data.readers.huggingface import from_huggingface, is_huggingface
+from manyhands.data.readers.labels import hold_out_any
 from manyhands.data.samples.split import SampleSplit
-from manyhands.data.split import COUNT, AnySplit, Dataset, Split, count_classes
+from manyhands.data.split import COUNT, AnySplit, Dataset, Split
 from manyhands.data.tables import as_arrays, is_array, is_bunch
 from manyhands.errors import ManyhandsError, TaskFileFailed, UserError, check, kind_of
 from manyhands.machine import facts
-from manyhands.replica.nested import rows_of
 
-HELD_OUT = 6
-"""One in this number of rows is held out for the test, where no test set is given."""
 FORMS = (
     "a manyhands.Dataset, a pair (train, test) of torch Datasets, DataLoaders, Splits or pairs of arrays, "
     "one pair of arrays (X, y), or a data spec"
 )
-LOADER = "the batch size, the order and the workers of a DataLoader are ignored: the run's own settings decide them"
+LOADER = (
+    "the batch size, the order, drop_last and the workers of a DataLoader are ignored: the run's own settings decide "
+    "them, such as --batch-size and --data-workers"
+)
 
 
 def as_dataset(value: Any, name: str) -> Dataset:
@@ -93,7 +103,11 @@ def _part(value: Any, name: str) -> AnySplit:
         return _arrays(value, name)
     collate = None
     if isinstance(value, DataLoader):
-        value, collate = value.dataset, value.collate_fn
+        check(
+            value.batch_size is not None or value.batch_sampler is not None,
+            f"{name} is a DataLoader with batch_size=None, whose items are whole batches; give single samples",
+        )
+        value, collate = _sampled(value, name), value.collate_fn
     if collate in (None, default_collate):
         collate, arrays = None, _as_arrays_at_once(value)
         if arrays is not None:
@@ -102,6 +116,26 @@ def _part(value: Any, name: str) -> AnySplit:
         value = _read_once(value, name)
     check(hasattr(value, "__len__"), f"{name} has no length: its {type(value).__name__} needs a method __len__")
     return SampleSplit(value, collate, name)
+
+
+def _sampled(loader: DataLoader[Any], name: str) -> Any:
+    """Return the samples that a DataLoader goes through in an epoch; refuse a sampler that draws others in each."""
+    batches, sampler = loader.batch_sampler, loader.sampler
+    if isinstance(loader.dataset, IterableDataset):
+        return loader.dataset
+    if type(sampler) is SubsetRandomSampler:
+        return Subset(loader.dataset, [int(i) for i in sampler.indices])
+    only_orders = type(sampler) in (SequentialSampler, DistributedSampler) or (
+        type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(sampler.data_source)
+    )
+    other = sampler if not only_orders else batches if type(batches) not in (BatchSampler, type(None)) else None
+    check(
+        other is None,
+        f"{name} come from a DataLoader whose {type(other).__name__} chooses the samples, but a run takes every sample "
+        "once an epoch; give the DataLoader without it and weigh the loss, or give "
+        "torch.utils.data.Subset(dataset, list(sampler)), whose samples are drawn once",
+    )
+    return loader.dataset
 
 
 def _arrays(value: Any, name: str) -> Split:
@@ -117,7 +151,7 @@ def _arrays(value: Any, name: str) -> Split:
     rows, targets = (_lengths(part) for part in (x, y))
     for count in targets:
         check(count == rows[0], f"{x_name} have {rows[0]} rows, but {y_name} have {count}")
-    return Split(x, y)
+    return Split(x, y, as_stored=isinstance(value[0], Tensor) and value[0].dtype == torch.int64)
 
 
 def _hint(value: Any) -> str:
@@ -136,17 +170,10 @@ def _lengths(nested: Any) -> list[int]:
 
 
 def _held_out(split: Split, name: str) -> tuple[Split, Split]:
-    """Split rows for training and test: of classes a share of each, which may be sorted; else the last sixth."""
-    rows = split.num_rows
-    check(rows >= 2, f"{name} has {rows} rows, but needs at least two, since one sixth is held out for the test")
-    if split.labels is not None and count_classes(split.labels) and len(split.labels.unique()) < rows:  # type: ignore[no-untyped-call]
-        numbers = np.unique(split.labels.numpy(), return_inverse=True)[1]
-        kept, held = map(torch.from_numpy, hold_out(numbers, int(numbers.max()) + 1, name))
-    else:
-        last = rows - max(1, rows // HELD_OUT)
-        kept, held = torch.arange(last), torch.arange(last, rows)
-    chosen = [replace(split, x=rows_of(split.x, part), y=rows_of(split.y, part)) for part in (kept, held)]
-    return chosen[0], chosen[1]
+    """Return views of the rows for training and for the test; they are shared out as those of files."""
+    labels = None if split.labels is None else split.labels.numpy()
+    kept, held = hold_out_any(labels, split.num_rows, name)
+    return split.rows(torch.from_numpy(kept)), split.rows(torch.from_numpy(held))
 
 
 def _as_arrays_at_once(dataset: Any) -> Split | None:

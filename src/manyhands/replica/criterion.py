@@ -34,6 +34,10 @@ LOSSES: dict[str, Loss] = {
 """Losses by their names on tasks; the binary one takes outputs before their sigmoid."""
 OF_CLASSES = (CROSS_ENTROPY, SIGMOID_ENTROPY)
 """Those whose targets are classes, so that accuracy means something."""
+_CLASS_FUNCTIONS = (nn.functional.cross_entropy, nn.functional.nll_loss)
+_CLASS_MODULES = (nn.CrossEntropyLoss, nn.NLLLoss)
+IGNORED = -100
+"""Target of a place that torch's losses of classes leave out, unless they are told another."""
 
 
 @final
@@ -48,6 +52,16 @@ class Criterion:
     """Whether it is the mean over the rows (a weighted one with `weight`), or their sum."""
     weight: Callable[[Nested], Tensor] | None = None
     """The total weight of rows, from their targets, where the loss is their weighted mean."""
+
+    @property
+    def of_classes(self) -> bool:
+        """Whether its targets are classes: of the named losses, and of torch's own for classes."""
+        return self.name in OF_CLASSES or self.loss in _CLASS_FUNCTIONS or isinstance(self.loss, _CLASS_MODULES)
+
+    @property
+    def ignored(self) -> int:
+        """Target of the places that it leaves out, such as padding."""
+        return int(getattr(self.loss, "ignore_index", IGNORED))
 
     def amount(self, y: Nested, rows: int) -> float:
         """Return what a batch counts in the mean over several: its rows, or their total weight."""

@@ -108,6 +108,22 @@ class Task:
         )
         self._check_reduction()
         check(
+            callable(self.loss) or (self.reduction == "mean" and self.loss_weight is None),
+            f"reduction and loss_weight say what an own loss is, but loss={self.loss!r} is a name; give a function, "
+            "such as torch.nn.functional.cross_entropy",
+        )
+        check(self.reduction in ("mean", "sum"), f"reduction must be 'mean' or 'sum', got {self.reduction!r}")
+        check(
+            self.loss_weight is None or callable(self.loss_weight),
+            f"loss_weight must be a function (target) → weight of the batch's rows, got {kind_of(self.loss_weight)}",
+        )
+        reduces = getattr(self.loss, "reduction", "")
+        check(
+            reduces not in ("mean", "sum") or reduces == self.reduction,
+            f"loss is a {type(self.loss).__name__} with reduction={reduces!r}, but the task says {self.reduction!r}; "
+            f"add reduction={reduces!r} to the Task",
+        )
+        check(
             self.scheduler is None or callable(self.scheduler),
             f"scheduler must be a function (optimiser) → a scheduler of torch, got {kind_of(self.scheduler)}; write "
             "scheduler=lambda optimizer: StepLR(optimizer, 5)",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from manyhands.comm import Comm
 from manyhands.errors import UserError, check, kind_of, listed, unknown
-from manyhands.replica.criterion import OF_CLASSES, Criterion
+from manyhands.replica.criterion import Criterion
 from manyhands.replica.nested import Nested, tensors_in
 from manyhands.spec import with_field_docs
 
@@ -62,9 +62,9 @@ class MetricSet:
                 self._means[name] = metric
 
     @property
-    def num_means(self) -> int:
-        """Number of metrics that are means over rows."""
-        return len(self._means)
+    def of_rows(self) -> tuple[str, ...]:
+        """Names of the metrics that are means over rows."""
+        return tuple(self._means)
 
     def means(self, output: Nested, target: Nested) -> list[float]:
         """Return the mean of each function over the rows of a chunk."""
@@ -160,7 +160,7 @@ def means_accuracy(criterion: Criterion, classes: int, output: Nested, target: N
         return False
     if target.is_floating_point() or output.dim() != target.dim() + 1 or len(output) != len(target):
         return False
-    if criterion.name in OF_CLASSES:
+    if criterion.of_classes:
         return output.shape[2:] == target.shape[1:]  # of a sequence or an image, a class for each place
     return target.dim() == 1 and target.dtype == torch.int64 and 0 < classes <= output.shape[1]
 

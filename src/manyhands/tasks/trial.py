@@ -11,9 +11,9 @@ from torch.optim import Optimizer
 
 from manyhands.config import RunConfig
 from manyhands.data import Dataset, SampleSplit
-from manyhands.errors import ManyhandsError, TaskFileFailed, UserError, check, kind_of
-from manyhands.replica.criterion import OF_CLASSES
-from manyhands.replica.nested import Nested, call, map_tensors, moved, tensors_in
+from manyhands.errors import ManyhandsError, TaskFileFailed, UserError, check, kind_of, shown
+from manyhands.replica.criterion import OF_CLASSES, Criterion
+from manyhands.replica.nested import Nested, call, map_tensors, moved, set_training, tensors_in
 from manyhands.replica.optimizer.groups import NamedGroup, OptimizerRecipe
 from manyhands.replica.update import stepper
 from manyhands.tasks.base import Task
@@ -34,9 +34,10 @@ def try_parts(task: Task, config: RunConfig, data: Dataset, device: torch.device
     rows = min(rows, len(data.train))
     x, y = (moved(part, device) for part in data.train.batch(slice(0, rows), dtype))
     with seeded(config.seed):
+        _check_classes(task, y, config, data)
         module = _model(task, config, data, device, dtype)
         out = _output(module, x, rows, task, config, data)
-        loss = _loss(task, module, out, y, config)
+        loss = _loss(task, module, out, y, config, data)
         if isinstance(data.test, SampleSplit):
             _try_test_sample(module, data.test, config, device, dtype)
         _try_metrics(task, module, config, data, map_tensors(Tensor.detach, out), y)
@@ -73,7 +74,7 @@ def _check_takes(function: Callable[..., object], what: str, arguments: str, con
 
 
 def _model(task: Task, config: RunConfig, data: Dataset, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    what = "making the model failed"
+    what = f"making the model for samples of shape {data.shape} and {data.classes} classes failed"
     if isinstance(task.model, type):
         what += (
             f" ({task.model.__name__} is called with the data; if it takes none, give model={task.model.__name__}())"
@@ -81,7 +82,7 @@ def _model(task: Task, config: RunConfig, data: Dataset, device: torch.device, d
     elif not isinstance(task.model, nn.Module):
         _check_takes(task.model, "model", "data", config)
     with saying(what, config):
-        module = task.make_model(data).to(device=device, dtype=dtype).train()
+        module = set_training(task.make_model(data).to(device=device, dtype=dtype))
     check(
         any(p.requires_grad for p in module.parameters()),
         f"the model of '{config.task}' has no trainable parameters",
@@ -120,10 +121,12 @@ def _try_test_sample(
 ) -> None:
     """Pass a test sample, which may have another shape than those to train on."""
     x, _ = split.batch(slice(0, 1), dtype)
+    modes = [(layer, layer.training) for layer in module.modules()]
     module.eval()
     with saying(f"the model does not take test samples of shape {_shapes(x, 1)}", config), torch.no_grad():
         call(module, moved(x, device))
-    module.train()
+    for layer, training in modes:
+        layer.training = training
 
 
 def _shapes(nested: Nested, rows: int | None = None) -> str:
@@ -135,7 +138,42 @@ def _shapes(nested: Nested, rows: int | None = None) -> str:
     return str(map_tensors(shape_of, nested))
 
 
-def _loss(task: Task, module: nn.Module, out: Nested, y: Nested, config: RunConfig) -> Tensor:
+def _kind(y: Nested) -> str:
+    """Return in words what targets are, that are no tensor."""
+    first = y[0] if isinstance(y, tuple | list) and y else y
+    return f"texts, such as {shown(first)}; give their numbers" if isinstance(first, str) else kind_of(y)
+
+
+def _check_classes(task: Task, y: Nested, config: RunConfig, data: Dataset) -> None:
+    """Refuse one fraction a row as the target of a loss of classes."""
+    fractions = isinstance(y, Tensor) and y.is_floating_point() and y.numel() == len(y)
+    check(
+        not (fractions and task.loss in OF_CLASSES),
+        f"the loss '{task.loss}' of '{config.task}' needs classes, but the targets of {data.name} are fractions; "
+        "a task of your own with loss='mse' learns these",
+    )
+
+
+def _check_targets(criterion: Criterion, out: Nested, y: Nested, config: RunConfig, data: Dataset) -> None:
+    """Refuse a class that the model has no output for."""
+    if not means_accuracy(criterion, data.classes, out, y):
+        return
+    most = int(y.max())
+    unknown = (
+        f"; {data.name} does not tell its classes, so that data.classes is 0: give its datasets `labels`, or write "
+        f"manyhands.Dataset(name, SampleSplit(train), SampleSplit(test), classes=…)"
+    )
+    check(
+        most < out.shape[1],
+        f"the model of '{config.task}' has {out.shape[1]} outputs, but a sample is of class {most}"
+        f"{'' if data.classes else unknown}",
+    )
+
+
+def _loss(task: Task, module: nn.Module, out: Nested, y: Nested, config: RunConfig, data: Dataset) -> Tensor:
+    if isinstance(task.loss, str) and not isinstance(y, Tensor):
+        raise UserError(f"the loss '{task.loss}' takes one tensor of targets, but those of {data.name} are {_kind(y)}")
+    _check_targets(criterion_of(task, module), out, y, config, data)
     shapes = f"outputs of shape {_shapes(out)} and labels of shape {_shapes(y)}"
     what = f"the loss of {shapes} failed"
     if isinstance(task.loss, type):

@@ -94,7 +94,9 @@ def _digest_of_samples(what: str, split: SampleSplit) -> Digest:
     """Return a digest of the labels, where they are known, and of a few samples as the first epoch has them."""
     digest = {} if split.labels is None else {f"the {what} labels": _hash(split.labels)}
     for row in _spread(split.num_rows, SAMPLES):
-        digest[f"sample {row} of the {what} data"] = _hash_all([_thinned(t) for t in tensors_in(split.read([row], 0))])
+        tensors = list(tensors_in(split.read([row], 0)))
+        digest[f"the shape of sample {row} of the {what} data"] = ", ".join(str(tuple(t.shape[1:])) for t in tensors)
+        digest[f"sample {row} of the {what} data"] = _hash_all([_thinned(t) for t in tensors])
     return digest
 
 
@@ -123,7 +125,8 @@ def _hash_all(nested: Nested) -> str:
 
 def _hash(t: Tensor) -> str:
     raw = t.cpu().contiguous().view(torch.uint8).numpy()
-    return HASHED + hashlib.blake2b(raw.data, digest_size=16).hexdigest()
+    kind = f"{t.dtype} {tuple(t.shape)}".encode()
+    return HASHED + hashlib.blake2b(raw.data, digest_size=16, key=kind[:64]).hexdigest()
 
 
 def _check_same(comm: Comm, digest: Digest, what: str, hint: str) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from manyhands import sync
 from manyhands.comm import Comm
@@ -69,7 +69,8 @@ SAYS: dict[Kind, str] = {
     "sum": 'it is a sum over the rows, where the task says their mean; say reduction="sum" if the sum is meant',
     "mean": 'it is the mean over the rows, where the task says reduction="sum"; leave that out',
     "positions": "the model draws random numbers for a tensor whose rows are not in the order of the batch, such as a "
-    "flattened (length, batch), so each worker draws others",
+    "flattened (length, batch), or whose rows are as long as the longest sample of a worker's slice, as in attention "
+    "over padded samples, so each worker draws others",
     "statistics": "running statistics of the model are no mean over the rows of a batch, so that slices of it change "
     "them",
     "memory": "the model remembers something from one call to the next that is no buffer, such as a generator or a "
@@ -153,7 +154,18 @@ def notes_of(task: Task, replica: Replica, plan: Plan) -> list[str]:
         )
     if config.precision == "tf32" and not replica.params.is_cuda:
         notes.append("tf32 is a number type of GPUs, and does nothing on a CPU")
+    if name := _left_in_evaluation(replica.module):
+        notes.append(
+            f"layer '{name}' has trainable weights, but was left in evaluation mode and stays so: no dropout, no "
+            "new statistics of BatchNorm; if that is not meant, call .train() on it when the model is made"
+        )
     return notes
+
+
+def _left_in_evaluation(module: nn.Module) -> str:
+    """Return the first layer in evaluation mode with trainable weights, as Hugging Face's `from_pretrained` returns."""
+    layers = module.named_modules()
+    return next((n for n, m in layers if not m.training and any(p.requires_grad for p in m.parameters())), "")
 
 
 def check_own_optimizer(config: RunConfig, task: Task, replica: Replica) -> None:

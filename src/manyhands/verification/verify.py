@@ -72,6 +72,8 @@ class Difference(NamedTuple):
 
 CEILING = 0.1
 """Share of a tensor's change above which a difference is not called round-off, however far serial runs diverge."""
+NEGLIGIBLE = 1e-7
+"""Share of the largest change of a tensor below which a difference within the bound counts as round-off in any case."""
 
 
 class TensorGap(NamedTuple):
@@ -148,7 +150,8 @@ def _by_tensor(
         bound = round_off_bound(start, expected, permuted, starts)
         last_digits = round_off_bound(start, expected, (), starts)
         # A bias before a BatchNorm layer changes by round-off alone, which is small beside the other tensors' change.
-        small = FACTOR * _rounding(replica.precision, expected.dtype.name) * changes.max(1, keepdims=True)
+        small = max(FACTOR * _rounding(replica.precision, expected.dtype.name), NEGLIGIBLE)
+        small = small * changes.max(1, keepdims=True)
         chaotic = (gaps > np.maximum(last_digits, small)) & (gaps > CEILING * changes)
         over = ~(gaps <= bound) | chaotic  # a NaN counts as a difference
     parts = np.divide(gaps, bound, out=np.zeros_like(gaps), where=bound > 0)

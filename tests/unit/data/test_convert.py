@@ -9,7 +9,19 @@ import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset, random_split
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    random_split,
+)
 
 import manyhands
 from manyhands import SampleSplit, Split, Task
@@ -72,6 +84,22 @@ def test_what_is_taken(case: str) -> None:
     assert (len(data.notes) == 1) == (case == "loaders")
 
 
+def test_a_sampler_that_picks_rows_picks_them_and_one_that_orders_them_is_ignored() -> None:
+    picks = DataLoader(PAIRS, 4, sampler=SubsetRandomSampler([1, 9]))
+    others = DataLoader(PAIRS, 4, sampler=SubsetRandomSampler([0, 2, 4]))
+    data = as_dataset((picks, others), "mine")
+    assert isinstance(data.train, Split)
+    assert (len(data.train), len(data.test)) == (2, 3)
+    assert data.train.batch(slice(0, 2), torch.float64)[0].equal(PAIRS.tensors[0][[1, 9]])
+    orders = DataLoader(PAIRS, 4, sampler=RandomSampler(PAIRS)), DataLoader(PAIRS, sampler=_shared())
+    data = as_dataset(orders, "mine")
+    assert (len(data.train), len(data.test)) == (12, 12)
+
+
+def _shared() -> DistributedSampler[Any]:
+    return DistributedSampler(PAIRS, num_replicas=2, rank=0)
+
+
 def test_bunches_are_taken() -> None:
     datasets = pytest.importorskip("sklearn.datasets")
     for loaded in (datasets.load_iris(), datasets.load_iris(as_frame=True), datasets.load_iris(return_X_y=True)):
@@ -80,12 +108,15 @@ def test_bunches_are_taken() -> None:
     assert as_dataset(datasets.load_diabetes(), "diabetes").classes == 0
 
 
-def test_held_out_rows_are_of_all_classes_or_the_last() -> None:
+def test_held_out_rows_are_of_all_classes_or_drawn() -> None:
     data = as_dataset((np.arange(60.0), np.repeat([0, 1, 5], 20)), "mine")
     assert data.test.labels is not None
     assert data.test.labels.bincount().tolist() == [4, 3, 0, 0, 0, 3] or len(data.test) == 10
     assert sorted(data.test.labels.unique().tolist()) == [0, 1, 5]
-    assert as_dataset((X, Y), "mine").test.batch(slice(0, 2), torch.float64)[1].tolist() == [10.0, 11.0]
+    data = as_dataset((X, Y), "mine")
+    kept, held = (part.batch(slice(0, 12), torch.float64)[1].tolist() for part in (data.train, data.test))
+    assert sorted(kept + held) == Y.tolist()
+    assert sorted(held) != [10.0, 11.0], "rows may be sorted by their target"
 
 
 def test_whole_numbers_stay_whole_where_they_are_stored_so() -> None:
@@ -95,6 +126,9 @@ def test_whole_numbers_stay_whole_where_they_are_stored_so() -> None:
         (Split(tokens, as_stored=True), torch.int64),
         (Split({"ids": tokens}), torch.int64),
         (as_dataset((TensorDataset(tokens, tokens),) * 2, "mine").train, torch.int64),
+        (as_dataset((tokens, tokens), "mine").train, torch.int64),
+        (as_dataset((tokens.numpy(), tokens), "mine").train, torch.float32),
+        (as_dataset((tokens.to(torch.uint8), tokens), "mine").train, torch.float32),
     ):
         x, _ = split.batch(slice(0, 2), torch.float32)
         assert (x["ids"] if isinstance(x, dict) else x).dtype == kind
@@ -153,6 +187,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "alone": (lambda: PAIRS, r"got a TensorDataset; split it, such as by torch.utils.data.random_split"),
     "four": (lambda: (X, X, Y, Y), r"got 4 values; of train_test_split give \(\(X_train, y_train\)"),
     "number": (lambda: 3, "the data of mine must be a manyhands.Dataset, a pair .* got an int"),
+    "weighted": (
+        lambda: (DataLoader(PAIRS, sampler=WeightedRandomSampler([1.0] * 12, 12)), PAIRS),
+        "the training data of mine come from a DataLoader whose WeightedRandomSampler chooses the samples",
+    ),
+    "with replacement": (
+        lambda: (DataLoader(PAIRS, sampler=RandomSampler(PAIRS, replacement=True)), PAIRS),
+        "RandomSampler chooses the samples",
+    ),
+    "own batches": (lambda: (DataLoader(PAIRS, batch_sampler=[[0, 1]]), PAIRS), "whose list chooses the samples"),
     "half": (lambda: (PAIRS, 3), "got a TensorDataset and an int"),
     "one row": (lambda: (X[:1], Y[:1]), "has 1 rows, but needs at least two"),
     "nan": (lambda: ((X, NAN), (X, Y)), "row 1 of the training targets of mine holds a NaN"),
@@ -163,6 +206,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"sample 1 of the training data of mine is \(of shape \(3,\), int\), but sample 0 is \(of shape \(2,\), int\)",
     ),
     "broken": (lambda: (Broken(), Pictures()), "sample 2 of the training data of mine cannot be read: OSError: trunc"),
+    "batches": (lambda: (DataLoader(PAIRS, batch_size=None), PAIRS), "a DataLoader with batch_size=None"),
     "untrue": (lambda: (Untrue(), Untrue()), "sample 2 .* has the target 0, but the dataset's labels say 2"),
 }
 
@@ -206,6 +250,27 @@ def test_a_loss_of_other_targets_is_tried(loss: Any, says: str) -> None:
     task = Task(model=nn.Linear(3, 1), data=lambda: (X, targets), loss=loss, name="mine")
     with pytest.raises(UserError, match=says):
         manyhands.train(task)
+
+
+class Named(Pictures):
+    targets = ("a", "b", "c", "d")  # type: ignore[assignment]
+
+
+class Untold(Pictures):
+    targets = None  # type: ignore[assignment]
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        return torch.zeros(3), i
+
+
+def test_targets_that_a_loss_of_classes_cannot_take_are_told() -> None:
+    for data, says in (
+        (Named(), "takes one tensor of targets, but those of mine are texts, such as 'a'; give their numbers"),
+        (Untold(), "has 1 outputs, but a sample is of class 1; mine does not tell its classes, .* SampleSplit"),
+    ):
+        splits = manyhands.Dataset("mine", SampleSplit(data), SampleSplit(data), 0)
+        with pytest.raises(UserError, match=says):
+            manyhands.train(Task(model=nn.Sequential(nn.Flatten(), nn.LazyLinear(1)), data=splits, name="mine"))
 
 
 @pytest.mark.parametrize("value", [(X, Y.reshape(-1, 1)), (PAIRS, PAIRS), (Stream(9), Stream(2))])

@@ -82,6 +82,7 @@ def test_accuracy_is_of_classes() -> None:
     assert not means_accuracy(own, 3, scores[:, :1], labels), "one output is no score for each class"
     assert not means_accuracy(own, 3, {"logits": scores}, labels)
     assert not means_accuracy(own, 3, scores, None)
+    assert means_accuracy(Criterion(nn.CrossEntropyLoss()), 0, scores, labels), "a loss of classes"
     entropy, places = as_criterion("cross-entropy"), torch.zeros(2, 3, 5)
     assert means_accuracy(entropy, 3, places, torch.zeros(2, 5, dtype=torch.int64)), "a class for each place"
     assert not means_accuracy(entropy, 3, scores, scores), "the targets are probabilities"

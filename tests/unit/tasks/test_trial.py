@@ -87,9 +87,13 @@ def fail(*_: object) -> Any:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "model raises": ({"model": fail}, "making the model failed: I will not"),
-    "model is a class": ({"model": Bare}, r"making the model failed \(Bare is called with the data; .* model=Bare\(\)"),
+    "model raises": ({"model": fail}, "making the model for samples .* failed: I will not"),
+    "model is a class": ({"model": Bare}, r"and 3 classes failed \(Bare is called with the data; .* model=Bare\(\)"),
     "model is None": ({"model": lambda data: None}, "model must be an nn.Module, .* but it returned None"),
+    "fractions": (
+        {"data": lambda: (np.zeros((4, 5)), np.ones(4) / 2)},
+        "the loss 'cross-entropy' of '.*' needs classes, but the targets of .* are fractions",
+    ),
     "no weights": ({"model": nn.Flatten()}, "has no trainable parameters"),
     "forward": ({"model": nn.Linear(4, 3)}, r"does not take samples of shape \(5,\): mat1 and mat2"),
     "tuple": ({"model": returning(lambda out: (out, out))}, "returned a tuple, not a tensor"),

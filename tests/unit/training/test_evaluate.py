@@ -6,12 +6,13 @@ import pytest
 import torch
 from measured import METRICS, numbers, plain_network, squares
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from manyhands.comm import Comm
-from manyhands.data import Split
+from manyhands.data import SampleSplit, Split
 from manyhands.replica import Replica, build
 from manyhands.replica.criterion import LOSSES, OF_CLASSES, Criterion, as_criterion
-from manyhands.training.evaluate import CHUNK, Figures, Scoring, evaluate
+from manyhands.training.evaluate import CHUNK, Figures, Scoring, chunked_metrics, evaluate
 
 
 def _replica() -> Replica:
@@ -110,6 +111,31 @@ def test_layers_keep_the_mode_that_they_had(ranks) -> None:  # type: ignore[no-u
     assert [layer.training for layer in module] == [True, False, True, True, True]
 
 
+class _Drawing(nn.Module):
+    """Draws whenever it is called, as a VAE does, which is evaluated with noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.linear(x)
+        return nn.functional.dropout(out + torch.randn_like(out), 0.2)
+
+
+def test_a_network_that_draws_has_the_same_figures_for_every_number_of_ranks_and_every_time(ranks) -> None:  # type: ignore[no-untyped-def]
+    module, split = _Drawing(), _split(2 * CHUNK + 5)
+
+    def noisy(out: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(out + torch.rand_like(out), y)
+
+    def work(comm: Comm) -> Figures:
+        return evaluate(copy.deepcopy(module), split, Scoring(Criterion(noisy), 4), comm)
+
+    first, *others = [figures for size in (1, 1, 2, 3, 5) for figures in ranks(work, size)]
+    assert all(figures == first for figures in others)
+
+
 def test_a_row_with_several_places_counts_by_its_share_of_hits(ranks) -> None:  # type: ignore[no-untyped-def]
     x = torch.eye(3).reshape(1, 3, 3).repeat(4, 1, 1)
     y = torch.tensor([[0, 1, 2], [0, 1, 1], [0, 0, 0], [1, 0, 1]])
@@ -117,3 +143,32 @@ def test_a_row_with_several_places_counts_by_its_share_of_hits(ranks) -> None:  
     module.weight.data.copy_(torch.eye(3).unsqueeze(2))
     (figures,) = ranks(lambda comm: evaluate(module, Split(x, y), Scoring(as_criterion("cross-entropy")), comm), 1)
     assert figures.accuracy == pytest.approx((1 + 2 / 3 + 1 / 3 + 0) / 4)
+    y = torch.tensor([[0, 1, -100], [0, -100, 1], [-100, -100, -100], [1, 0, 1]])
+    (figures,) = ranks(lambda comm: evaluate(module, Split(x, y), Scoring(as_criterion("cross-entropy")), comm), 1)
+    assert figures.accuracy == pytest.approx((1 + 1 / 2 + 0) / 3), "places that the loss ignores are no misses"
+
+
+class _Second(nn.Linear):
+    """Takes a batch whose rows are its second dimension."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.T)
+
+
+def test_rows_are_counted_by_the_samples_whatever_dimension_they_are(ranks) -> None:  # type: ignore[no-untyped-def]
+    split, module = _split(CHUNK + 7), _Second(6, 4)
+    pairs = TensorDataset(split.x, split.y)
+    samples = SampleSplit(pairs, lambda rows: tuple(torch.stack(part, -1) for part in zip(*rows, strict=True)))
+    scoring = Scoring(Criterion(nn.functional.cross_entropy))
+    (figures,) = ranks(lambda comm: evaluate(module, samples, scoring, comm), 1)
+    with torch.no_grad():
+        assert figures.loss == pytest.approx(scoring.criterion.loss(module(split.x.T), split.y).item(), rel=1e-5)
+
+
+def test_metrics_that_are_no_means_over_the_rows_are_told() -> None:
+    data = numbers()
+    metrics = {"mae": nn.functional.l1_loss, "rmse": lambda out, y: nn.functional.mse_loss(out, y).sqrt()}
+    module, split = plain_network(data), Split(data.test.x, data.test.y[:, None])
+    (said,) = chunked_metrics(module, split, metrics, torch.device("cpu"))
+    assert "metric 'rmse' is no mean over the rows" in said
+    assert chunked_metrics(module, split.take(CHUNK), metrics, torch.device("cpu")) == [], "one chunk has all rows"

@@ -124,6 +124,12 @@ def _columns(dataset: Any, name: str) -> tuple[list[str], tuple[str, ...]]:
         return names, ()
     kept = [column for column in names if _is_image(dataset.features[column]) or is_value(schema.field(column).type)]
     left = [column for column in names if column not in kept]
+    target = next((column for column in left if column in LABELS), None)
+    check(
+        target is None,
+        f"column '{target}' of {name} holds {schema.field(target).type if target else ''}, of which no target can be "
+        f"made; class_encode_column('{target}') numbers its classes",
+    )
     if not left:
         return kept, ()
     what = f"columns {listed(left)} are" if len(left) > 1 else f"column {left[0]} is"

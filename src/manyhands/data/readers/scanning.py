@@ -32,4 +32,5 @@ def bar_over(items: Sequence[T], label: str) -> Iterator[T]:
                 bar.start()  # which does nothing where it has been started
                 bar.update(task, completed=done)
     finally:
-        bar.stop()
+        if bar.live.is_started:  # or an empty line would be written where there is no terminal
+            bar.stop()

@@ -25,7 +25,7 @@ from manyhands.data.readers.shards import Member, Sample, index_shards
 from manyhands.data.readers.words import WORDS, check_words, hashed
 from manyhands.data.samples.split import SampleSplit
 from manyhands.data.split import MAX_CLASSES, Dataset
-from manyhands.errors import UserError, check, shown
+from manyhands.errors import UserError, check, kind_of, shown
 from manyhands.replica.nested import Nested
 
 IMAGES = tuple(suffix.removeprefix(".") for suffix in SUFFIXES)
@@ -183,7 +183,7 @@ def _targets(parts: Sequence[Sequence[tuple[Member, Any]]], what: str) -> tuple[
     model, first = every[0]
     for member, value in every:
         if not isinstance(value, Tensor):
-            raise UserError(f"{member.what} must be a number or a list of numbers, got {shown(value)}")
+            raise UserError(f"{member.what} must be a number or a list of numbers, got {kind_of(value)}")
         if value.shape != first.shape:
             shapes = tuple(value.shape), tuple(first.shape)
             raise UserError(f"{member.what} has the shape {shapes[0]}, but {model.what} has {shapes[1]}")

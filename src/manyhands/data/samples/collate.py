@@ -26,7 +26,8 @@ def collated(samples: list[Any], collate: Collate | None, numbers: Sequence[int]
             _refuse_uneven(samples, numbers, name)
         by = "be put into one batch" if collate is None else f"be collated by {_name_of(collate)}"
         says = str(error).strip().split("\n")[0] or type(error).__name__
-        raise TaskFileFailed(f"samples {_listed(numbers)} of {name} cannot {by}: {says}") from error
+        which = "sample" if len(numbers) == 1 else "samples"
+        raise TaskFileFailed(f"{which} {_listed(numbers)} of {name} cannot {by}: {says}") from error
 
 
 def _pair(batch: Any) -> tuple[Nested, Nested]:

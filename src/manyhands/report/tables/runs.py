@@ -106,6 +106,11 @@ def _metrics(records: Sequence[RunRecord]) -> list[Column[RunRecord]]:
     return [_metric(name) for name in dict.fromkeys(name for record in records for name in record.metrics)]
 
 
+def _scores(records: Sequence[RunRecord]) -> list[Column[RunRecord]]:
+    """Return the columns of the runs' accuracies, if one has such, and metrics."""
+    return [*([] if all(r.test_accuracy is None for r in records) else [ACCURACY]), *_metrics(records)]
+
+
 def _metric(name: str) -> Column[RunRecord]:
     def value(record: RunRecord) -> float | None:
         return record.metrics.get(name)
@@ -131,7 +136,7 @@ def speed_table(records: Sequence[RunRecord]) -> Table:
 
 def learned_table(records: Sequence[RunRecord]) -> Table:
     """Return the table of the runs' losses, accuracies and weights."""
-    columns = [_names(records), BATCH, STEPS, TRAIN_LOSS, TEST_LOSS, ACCURACY, *_metrics(records), WEIGHTS]
+    columns = [_names(records), BATCH, STEPS, TRAIN_LOSS, TEST_LOSS, *_scores(records), WEIGHTS]
     return tabulate(columns, records, "What was learned")
 
 
@@ -159,7 +164,7 @@ def compared_table(
 
     columns = [
         *(SHORT_NAME, *([ID] if ids else []), RATE, *([Column("speed-up", speed_up)] if baseline else [])),
-        *(TRAIN_LOSS, TEST_LOSS, ACCURACY, *_metrics(records), *PARTS_OF_TRAINING, TOTAL),
+        *(TRAIN_LOSS, TEST_LOSS, *_scores(records), *PARTS_OF_TRAINING, TOTAL),
     ]
     return tabulate(columns, records, caption)
 
@@ -168,7 +173,7 @@ def answers_table(records: Sequence[RunRecord]) -> Table:
     """Return the table of runs that should have given the same answer."""
     train_loss = attribute("train_loss", "train loss", lambda loss: fixed(loss, 7), number=_train_loss)
     test_loss = attribute("test_loss", "test loss", lambda loss: fixed(loss, 7))
-    return tabulate([SHORT_NAME, STEPS, train_loss, test_loss, ACCURACY, *_metrics(records), WEIGHTS], records)
+    return tabulate([SHORT_NAME, STEPS, train_loss, test_loss, *_scores(records), WEIGHTS], records)
 
 
 def list_table(runs: Sequence[RunDir]) -> Table:

@@ -89,6 +89,11 @@ def test_texts_are_left_out_and_a_note_says_so() -> None:
     )
 
 
+def test_a_label_of_text_is_refused() -> None:
+    with pytest.raises(UserError, match=r"column 'label' of hub holds string, .* class_encode_column\('label'\)"):
+        as_dataset(hub(label=["a"] * N), "hub")
+
+
 def test_chosen_columns_and_a_transform_are_kept() -> None:
     chosen = hub()
     chosen.format["columns"] = ["x", "label"]

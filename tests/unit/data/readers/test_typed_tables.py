@@ -102,6 +102,7 @@ def test_tensors_of_arrow_have_their_shape(tmp_path: Path) -> None:
         ("kind", (), 3, lambda n: n % 3),
         ("b", (), 5, lambda n: n % 5),
         ("ok", (), 2, lambda n: (n + 1) % 2),
+        ("size", (), N, lambda n: n),
         ("a", (1,), 0, lambda n: (n / 7)[:, None]),
         ("ok|b", (2,), 0, lambda n: torch.stack([(n + 1) % 2, n % 5], 1).double()),
         ("pair", (2,), 0, lambda n: torch.stack([n, n / 2], 1).double()),
@@ -110,10 +111,13 @@ def test_tensors_of_arrow_have_their_shape(tmp_path: Path) -> None:
 def test_the_kind_of_label_decides_the_target(
     tmp_path: Path, label: str, shape: tuple[int, ...], classes: int, value: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
-    table = COLUMNS | {"n": np.arange(N)}
+    table = COLUMNS | {"n": np.arange(N), "size": np.arange(N)}
     data = load(spec(write_table(tmp_path / "t.parquet", table), f"label={label},features=n"))
     x, y = rows(data)
     assert (tuple(y.shape[1:]), data.classes) == (shape, classes)
+    assert [note.partition(", ")[0] for note in data.notes] == (
+        [f"the label 'size' of '{tmp_path / 't.parquet'}' is taken as {N} classes"] if classes == N else []
+    )
     torch.testing.assert_close(y, value(x[:, 0].long()), check_dtype=False)
 
 

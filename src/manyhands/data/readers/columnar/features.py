@@ -57,7 +57,9 @@ def _loaded(
             Split(part.x, y[rows], picks=rows, as_stored=_is_whole(part.x))
             for part, y, rows in zip(read, ys, picks, strict=True)
         ]
-    return Dataset(owner, splits[0], splits[1], classes)
+    many = f"the label '{label}' of '{train.path}' is taken as {classes:,} classes, almost as many as there are rows; "
+    notes = (many + "to predict a number, store it as a fraction",) if 2 * classes > train.rows else ()
+    return Dataset(owner, splits[0], splits[1], classes, notes)
 
 
 def _is_whole(x: Nested) -> bool:
