@@ -70,6 +70,7 @@ def main() -> None:
     loop_s = time.perf_counter() - begun
     if dist.get_rank() == 0:
         print(json.dumps({"step_ms": step_ms, "loop_s": loop_s, "loss": sum(losses[-10:]) / len(losses[-10:])}))
+    dist.barrier()
     dist.destroy_process_group()
 
 

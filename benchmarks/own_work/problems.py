@@ -80,7 +80,13 @@ def problem(name: str) -> Problem:
         model = task.model(data)
         optimizer = torch.optim.Adam(model.parameters(), lr=task.lr, fused=True)
         loss = nn.functional.binary_cross_entropy_with_logits
-        return Problem(model, arrays(data.train.x, data.train.y), optimizer, loss, task.batch_size)
+        return Problem(
+            model,
+            TensorDataset(*data.train.batch(slice(0, len(data.train)), torch.float32)),
+            optimizer,
+            loss,
+            task.batch_size,
+        )
     if name == "sequences":
         loader: DataLoader = example["loaders"]()[0]
         model = example["Reader"]()
@@ -91,5 +97,5 @@ def problem(name: str) -> Problem:
     model = task.model(data)
     groups = [{k: v for k, v in group.items() if k != "from_epoch"} for group in example["groups"](model)]
     optimizer = torch.optim.SGD(groups, lr=task.lr, momentum=0.9)
-    images = data.train.x.float() * data.train.scale
-    return Problem(model, arrays(images, data.train.y), optimizer, nn.functional.cross_entropy, task.batch_size)
+    dataset = TensorDataset(*data.train.batch(slice(0, len(data.train)), torch.float32))
+    return Problem(model, dataset, optimizer, nn.functional.cross_entropy, task.batch_size)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from manyhands import launch, sync, tasks
-from manyhands.config import RunConfig
+from manyhands.config import RunConfig, read_toml
 from manyhands.data import Dataset, SampleSplit
 from manyhands.data.checks import unsteady
 from manyhands.data.order import cut
@@ -195,7 +195,7 @@ def try_step(config: RunConfig, task: Task | None = None) -> Ready:
         replica = make_replica(task, config, data, device)
         check_norms(config, replica)
         check_own_optimizer(config, task, replica)
-        check_rates(replica, plan)
+        check_rates(task, replica, plan)
         rows = min(2, samples)
         x, y = data.train.batch(slice(0, rows), replica.params.dtype)
         replica.forward_backward(Batch(x, y, told_rows=rows).to(device), 1.0)
@@ -279,6 +279,7 @@ def _checkpoint_to_resume(run: RunDir, replica: Replica, plan: Plan) -> str:
         not (record and record.stopped_early and 0 < plan.config.patience <= record.config.patience),
         f"run '{run.path.name}' has stopped early at step {record.steps if record else 0}; raise --patience to go on",
     )
+    _check_same_evaluations(run, replica, plan.config)
     if path is None:
         why = f"all {len(damaged)} are damaged" if damaged else "there is none"
         raise UserError(f"run '{run.path.name}' has no checkpoint to resume from: {why}")
@@ -291,6 +292,21 @@ def _checkpoint_to_resume(run: RunDir, replica: Replica, plan: Plan) -> str:
         f"run '{run.path.name}' is at step {done} already, beyond {plan.steps}; raise --epochs or --steps to go on",
     )
     return str(path.resolve())
+
+
+def _check_same_evaluations(run: RunDir, replica: Replica, config: RunConfig) -> None:
+    """Refuse to test a resumed run at other steps, where the learning rate depends on the figures."""
+    rates = replica.update.rates
+    if rates is None or not rates.watches:
+        return
+    stored = read_toml(run.toml)
+    for key in ("eval_every", "eval_steps"):
+        old, new = stored.get(key), getattr(config, key)
+        check(
+            old == new,
+            f"run '{run.path.name}' has {key.replace('_', '-')} {old}, and ReduceLROnPlateau goes by its evaluations; "
+            f"a resumed run cannot change it to {new}",
+        )
 
 
 def _say_untaken(replica: Replica, path: str) -> None:

@@ -28,6 +28,7 @@ from manyhands.run import preflight
 from manyhands.sync.base import make as make_sync
 from manyhands.tasks import Task
 from manyhands.tasks.setup import device_of
+from manyhands.training.caveats import check_unwatched
 from manyhands.training.evaluate import evaluate, scoring_of
 from manyhands.virtual.courses import Course, OneWorker, course_of
 
@@ -79,7 +80,9 @@ class Trainer:
         """Train to the accuracy, to `most_steps` steps, or until `time.perf_counter()` shows `until_s`."""
         config = resolve(self.name, recipe.options(seed, most_steps), self.task)
         check(config.ema == 0, f"advise follows the weights themselves, but '{self.name}' averages them; set ema to 0")
-        data = preflight(config, self.task).data.to(device_of(config, 0))
+        ready = preflight(config, self.task)
+        check_unwatched(ready.replica, "advise tests the weights without telling it the figures")
+        data = ready.data.to(device_of(config, 0))
         course = self._course(config, data)
         assert course is not None, "a strategy that cannot be followed was left out"
 

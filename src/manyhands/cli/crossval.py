@@ -136,6 +136,7 @@ def sentence(r: "CrossvalRecord") -> str:
     else:
         parts.insert(0, f"accuracy {100 * r.accuracy:.2f}{interval} % (mean of {cuts}{sure})")
         parts = [", ".join(parts)]
+    parts += [f"{name} {fixed(value, 4)}" for name, value in r.metrics.items()]
     if r.hold_out and r.hold_out.accuracy is None:
         parts.append(f"hold-out loss {fixed(r.hold_out.loss, 4)}, training loss {fixed(r.hold_out.train_loss, 4)}")
     elif r.hold_out:

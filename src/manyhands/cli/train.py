@@ -1,5 +1,6 @@
 """`manyhands train`: train a task."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +16,14 @@ if TYPE_CHECKING:
     from manyhands.record.run import RunRecord
 
 
+RUNS = Path("runs")
+
+
 @command_options({}, SETTINGS)
 def train(
     task: Annotated[str, typer.Argument(help="Task to train; may be left out with --config.")] = "",
     config: ConfigFile = None,
-    out: RunsFolder = Path("runs"),
+    out: RunsFolder = RUNS,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest run that has a checkpoint.")] = False,
     resume_from: Annotated[
         str, typer.Option(help="Go on with this run: an id, part of one, a folder, or 'last'.")
@@ -38,13 +42,13 @@ def train(
     with progress(Path(task).name, visible=leads()) as observe:
         record = train_task(task, resume=resume_from or resume, out=out, observe=observe, **settings)
     if leads():
-        show(record)
+        show(record, out)
         say(f"kept in {out / record.id}")
     finish(record, as_json=json and leads())
 
 
-def show(record: "RunRecord") -> None:
-    """Print the record's table, and notes on how far its figures can be trusted."""
+def show(record: "RunRecord", out: Path) -> None:
+    """Print the record's table, and notes on how far its figures can be trusted; `out` is the folder of its run."""
     from manyhands.report.tables.runs import compared_table
 
     caption = f"{record.task}: {record.parameters:,} parameters, {record.steps:,} steps"
@@ -66,7 +70,9 @@ def show(record: "RunRecord") -> None:
     if record.status == "interrupted":
         hint = "no checkpoint, since --checkpoint-every was not given"
         if record.config.checkpoint_every:
-            hint = f"go on with: manyhands train {record.task} --resume-from {record.id}"
+            elsewhere = ["--out", str(out)] if out != RUNS else []
+            resuming = ["manyhands", "train", record.task, "--resume-from", record.id, *elsewhere]
+            hint = f"go on with: {shlex.join(resuming)}"
         say(f"stopped at step {record.steps}; {hint}")
 
 

@@ -22,6 +22,8 @@ class FoldScore(BaseModel):
     steps: int
     accuracy: float | None
     loss: float
+    metrics: dict[str, float] = {}
+    """The task's own figures."""
     seconds: float
     """Training time; an equal share for folds trained as one batched model."""
     stacked: bool
@@ -34,6 +36,8 @@ class HoldOut(BaseModel):
 
     accuracy: float | None
     loss: float
+    metrics: dict[str, float] = {}
+    """The task's own figures."""
     train_accuracy: float | None
     train_loss: float
     weights_sha256: str
@@ -64,6 +68,8 @@ class CrossvalRecord(BaseModel):
     """Half the width of the 95 % confidence interval of the mean accuracy (Student's t over the folds,
     corrected for the training samples that they share)."""
     loss: float
+    metrics: dict[str, float] = {}
+    """Means of the task's own figures over the folds."""
     hold_out: HoldOut | None = None
     """The averaged model on the test split, where the data was split over nodes."""
     total_s: float

@@ -32,6 +32,7 @@ from manyhands.run import Ready, ignore, print_warning, try_step
 from manyhands.tasks import Task
 from manyhands.tasks.load import check_not_importing, name_of
 from manyhands.tasks.setup import load_data
+from manyhands.training.caveats import check_unwatched
 from manyhands.training.job import Job
 
 TABLE_NODES, TABLE_FOLDS = (1, 2, 4, 8), (2, 5, 10)
@@ -69,7 +70,7 @@ def cross_validate(
     >>> record = cross_validate("mlp", folds=10, engine="mpi", workers=4)  # doctest: +SKIP
     """
     check_not_importing()
-    task, config = _resolve(task, options)
+    task, config = _resolve(task, options, Path(out))
     wanted = make_options(
         {"folds": folds, "split_data": split_data, "nodes": nodes, "stacked": stacked, "baseline": baseline}
     )
@@ -116,7 +117,7 @@ def tabulate(
     """
     check_not_importing()
     check(outer_world() is None, f"a table starts its own workers; run it without {STARTERS}")
-    task, config = _resolve(task, options)
+    task, config = _resolve(task, options, Path(out))
     wanted = make_options({"table": True, "folds": list(folds), "nodes": list(nodes), "stacked": stacked})
     check(len(nodes) > 0 and len(folds) > 0, "a table needs at least one number of nodes and one of folds")
     check(min(nodes) >= 1, f"nodes must be at least 1, got {min(nodes)}")
@@ -150,7 +151,7 @@ def tabulate(
     return table
 
 
-def _resolve(task: str | Task, options: dict[str, Any]) -> tuple[Task, RunConfig]:
+def _resolve(task: str | Task, options: dict[str, Any], out: Path) -> tuple[Task, RunConfig]:
     check(options.get("eval_every") is None, "a fold is tested once, after its last epoch; leave --eval-every out")
     for option in ("eval_steps", "patience", "keep_best"):
         check(
@@ -158,7 +159,7 @@ def _resolve(task: str | Task, options: dict[str, Any]) -> tuple[Task, RunConfig
             f"a fold is tested once, after its last step; leave --{option.replace('_', '-')} out",
         )
     name, task = (task, tasks.load(task)) if isinstance(task, str) else (name_of(task), task)
-    return task, resolve(name, options, task)
+    return task, resolve(name, options, task, out=out)
 
 
 def _stacks(config: RunConfig, settings: FoldSettings, replica: Replica) -> bool:
@@ -236,6 +237,7 @@ def _preflight(config: RunConfig, settings: FoldSettings, inputs: _Inputs) -> Re
     for unit in sizes.values():
         tried = try_step(probe, replace(inputs.task, data=partial(unit.of, data)))
     replica = tried.replica
+    check_unwatched(replica, "a fold is tested once, after its last step")
     x, _ = data.train.batch(slice(0, min(2, len(data.train))), replica.params.dtype)
     check(
         config.engine != "threads" or not traits_of(replica.module, moved(x, replica.params.device)).global_random,
@@ -292,6 +294,7 @@ def _run(
         accuracy=sum(accuracies) / len(folds) if accuracies else None,
         interval=half_interval(accuracies, settings.folds) if accuracies else None,
         loss=sum(fold.loss for fold in folds) / len(folds),
+        metrics={name: sum(fold.metrics[name] for fold in folds) / len(folds) for name in folds[0].metrics},
         hold_out=HoldOut.model_validate(result["hold_out"]) if result["hold_out"] else None,
         total_s=result["total_s"],
         wall_s=wall_s,

@@ -35,6 +35,7 @@ class TrainedFold(NamedTuple):
     module: nn.Module
     loss: float
     accuracy: float | None
+    metrics: dict[str, float]
     steps: int
 
 
@@ -93,7 +94,7 @@ def train_stacked(
     for module, unit in zip(models.modules, units, strict=True):
         figures = evaluate(module, unit.of(data).test, scoring_of(task, config, data, module), SelfComm())
         _check_finite(figures.loss, unit, step + 1)
-        trained.append(TrainedFold(module, figures.loss, figures.accuracy, step + 1))
+        trained.append(TrainedFold(module, *figures, step + 1))
     return trained
 
 

@@ -133,8 +133,8 @@ class _Folds:
         scores = []
         for unit, model in zip(units, trained, strict=True):
             write_weights(self._folder(unit).model, model.module.state_dict())
-            values = {"accuracy": model.accuracy, "loss": model.loss, "steps": model.steps, "seconds": seconds}
-            scores.append(self._score(unit, weights_sha256(model.module), stacked=True, **values))
+            values = {**model._asdict(), "seconds": seconds}
+            scores.append(self._score(unit, weights_sha256(values.pop("module")), stacked=True, **values))
         return scores
 
     def _train_stacks(self, units: Sequence[Unit], watch: ModelsWatch, longest: int) -> list[TrainedFold] | None:
@@ -170,7 +170,8 @@ class _Folds:
                 watch.stopped = True
                 return
             watch.finish(record["steps"])
-            values = {"accuracy": record["test_accuracy"], "loss": record["test_loss"], "steps": record["steps"]}
+            values = {"accuracy": record["test_accuracy"], "loss": record["test_loss"]}
+            values |= {name: record[name] for name in ("metrics", "steps")}
             seconds = time.perf_counter() - begun
             yield self._score(unit, record["weights_sha256"], stacked=False, seconds=seconds, **values)
 
@@ -214,6 +215,7 @@ def _average(comm: Comm, job: Job, task: Task, data: Dataset, units: Sequence[Un
     return HoldOut(
         accuracy=held.accuracy,
         loss=held.loss,
+        metrics=held.metrics,
         train_accuracy=trained.accuracy,
         train_loss=trained.loss,
         weights_sha256=weights_sha256(module),

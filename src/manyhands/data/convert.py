@@ -12,7 +12,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    default_collate,
+)
 from torch.utils.data import Dataset as TorchDataset
 
 from manyhands.data.arrays import as_tensors
@@ -29,7 +40,10 @@ FORMS = (
     "a manyhands.Dataset, a pair (train, test) of torch Datasets, DataLoaders, Splits or pairs of arrays, "
     "one pair of arrays (X, y), or a data spec"
 )
-LOADER = "the batch size, the order and the workers of a DataLoader are ignored: the run's own settings decide them"
+LOADER = (
+    "the batch size, the order, drop_last and the workers of a DataLoader are ignored: the run's own settings decide "
+    "them, such as --batch-size and --data-workers"
+)
 
 
 def as_dataset(value: Any, name: str) -> Dataset:
@@ -94,7 +108,7 @@ def _part(value: Any, name: str) -> AnySplit:
             value.batch_size is not None or value.batch_sampler is not None,
             f"{name} is a DataLoader with batch_size=None, whose items are whole batches; give single samples",
         )
-        value, collate = value.dataset, value.collate_fn
+        value, collate = _sampled(value, name), value.collate_fn
     if collate in (None, default_collate):
         collate, arrays = None, _as_arrays_at_once(value)
         if arrays is not None:
@@ -103,6 +117,26 @@ def _part(value: Any, name: str) -> AnySplit:
         value = _read_once(value, name)
     check(hasattr(value, "__len__"), f"{name} has no length: its {type(value).__name__} needs a method __len__")
     return SampleSplit(value, collate, name)
+
+
+def _sampled(loader: DataLoader[Any], name: str) -> Any:
+    """Return the samples that a DataLoader goes through in an epoch; refuse a sampler that draws others in each."""
+    batches, sampler = loader.batch_sampler, loader.sampler
+    if isinstance(loader.dataset, IterableDataset):
+        return loader.dataset
+    if type(sampler) is SubsetRandomSampler:
+        return Subset(loader.dataset, [int(i) for i in sampler.indices])
+    only_orders = type(sampler) in (SequentialSampler, DistributedSampler) or (
+        type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(sampler.data_source)
+    )
+    other = sampler if not only_orders else batches if type(batches) not in (BatchSampler, type(None)) else None
+    check(
+        other is None,
+        f"{name} come from a DataLoader whose {type(other).__name__} chooses the samples, but a run takes every sample "
+        "once an epoch; give the DataLoader without it and weigh the loss, or give "
+        "torch.utils.data.Subset(dataset, list(sampler)), whose samples are drawn once",
+    )
+    return loader.dataset
 
 
 def _arrays(value: Any, name: str) -> Split:
@@ -118,7 +152,7 @@ def _arrays(value: Any, name: str) -> Split:
     rows, targets = (_lengths(part) for part in (x, y))
     for count in targets:
         check(count == rows[0], f"{x_name} have {rows[0]} rows, but {y_name} have {count}")
-    return Split(x, y)
+    return Split(x, y, as_stored=isinstance(value[0], Tensor) and value[0].dtype == torch.int64)
 
 
 def _hint(value: Any) -> str:

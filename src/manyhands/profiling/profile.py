@@ -62,7 +62,7 @@ def profile(
     """
     check_not_importing()
     loaded = tasks.load(task) if isinstance(task, str) else task
-    config = resolve(task if isinstance(task, str) else name_of(task), options, loaded)
+    config = resolve(task if isinstance(task, str) else name_of(task), options, loaded, out=Path(out))
     check(config.engine != "sim", "a profile measures real time, which engine sim does not have; choose another engine")
     accept(config)
     launcher, meter = launch.make(config.engine), CoreMeter()

@@ -88,13 +88,13 @@ def first_norm(module: nn.Module) -> str:
 
 
 def join_norms(module: nn.Module, peers: Peers) -> int:
-    """Let every BatchNorm layer of a network normalise over the rows of all `peers`; return the number of layers.
+    """Let every BatchNorm layer in training mode normalise over the rows of all `peers`; return the number of layers.
 
     A layer stays the same object of a class below its own, with its parameters, buffers and hooks: so what else refers
     to it, such as a `train()` that freezes every `nn.BatchNorm2d`, goes on to work.
     """
     for layer in module.modules():
-        if type(layer) in GLOBAL:
+        if type(layer) in GLOBAL and layer.training:
             layer.__class__ = GLOBAL[type(layer)]
     norms = norms_of(module)
     for layer in norms:

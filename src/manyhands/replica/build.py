@@ -11,7 +11,7 @@ from manyhands.replica.elementwise import with_grain
 from manyhands.replica.flat import FlatReplica
 from manyhands.replica.fused import FusedReplica, can_fuse
 from manyhands.replica.layout import lay_out
-from manyhands.replica.nested import Nested
+from manyhands.replica.nested import Nested, set_training
 from manyhands.replica.optimizer.groups import OptimizerFactory, OptimizerRecipe, as_recipe
 from manyhands.replica.peers import Peers
 from manyhands.replica.precision import SHORT, set_products
@@ -40,7 +40,7 @@ def build(
     """
     set_products(precision, device)
     criterion, recipe = as_criterion(loss), as_recipe(optimizer)
-    module = module.to(device=device, dtype=dtype).train()
+    module = set_training(module.to(device=device, dtype=dtype))
     draws, peers = Draws(), Peers()
     key_random_layers(module, draws)
     meets = global_norms and join_norms(module, peers) > 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,8 @@ from manyhands.replica.nested import Nested
 
 Loss = Callable[[Any, Any], Tensor]
 """Loss of a batch, from the network's output and the targets: their mean over the rows, unless the task says else."""
+
+Reported = TypeVar("Reported", float, Tensor)
 
 CROSS_ENTROPY, SIGMOID_ENTROPY = "cross-entropy", "sigmoid-cross-entropy"
 
@@ -67,6 +69,10 @@ class Criterion:
             return float(rows)
         with torch.no_grad():
             return float(self.weight(y))
+
+    def reported(self, loss: Reported, rows: int) -> Reported:
+        """Return a batch's loss as a mean over its rows, so that training and test losses can be compared."""
+        return loss / rows if self.reduction == "sum" else loss
 
 
 def as_criterion(loss: str | Loss | Criterion) -> Criterion:

@@ -101,6 +101,14 @@ def draws_of(module: nn.Module) -> Draws:
     return next((layer.draws for layer in module.modules() if isinstance(layer, KeyedDropout)), Draws())
 
 
+def keyed_whole(key: int) -> KeyedDraws:
+    """Return a context in which a network draws by `key` alone, for a pass over a batch that is never cut."""
+    draws = Draws()
+    draws.whole = True
+    draws.at(key, 0, 1)
+    return KeyedDraws(draws)
+
+
 def learn_places(draws: Draws, run: Callable[[Tensor], object], rows: int) -> Places:
     """Return the batch dimensions of all draws of `run`, which makes a pass over rows of a trial batch with `rows`.
 

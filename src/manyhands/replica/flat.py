@@ -105,7 +105,11 @@ class FlatReplica(Replica):
 
     @property
     def _announces_now(self) -> bool:
-        return self.announces and not self.loss_scale.active
+        """Whether spans are told before the pass ends: not where they may be changed yet, nor where layers meet.
+
+        A worker without rows tells other spans than the rest, and what they begin would get between the layers' calls.
+        """
+        return self.announces and not self.loss_scale.active and not self.meets
 
     def _announce(self, fn: Callable[[int, int], None], span: tuple[int, int], _: Tensor) -> None:
         if self._announces_now:

@@ -69,6 +69,19 @@ def call(module: nn.Module, x: Nested) -> Any:
     return module(x)
 
 
+def set_training(module: nn.Module) -> nn.Module:
+    """Put a network into training mode, but for the layers that its maker left in evaluation mode, and return it.
+
+    So the BatchNorm of a frozen backbone keeps its statistics. A network that is in evaluation mode as a whole trains
+    as a whole.
+    """
+    kept = [layer for layer in module.modules() if not layer.training] if module.training else []
+    module.train()
+    for layer in kept:
+        layer.training = False
+    return module
+
+
 def _takes_names(module: nn.Module, names: dict[str, Any]) -> bool:
     try:
         inspect.signature(module.forward).bind(**names)

@@ -42,6 +42,8 @@ class Draws:
         """If it is a dict, the shapes of all draws are noted in it, and all draws are COMMON."""
         self.still = False
         """Whether every draw is the same number: a trial's, which shows what draws have to do with a difference."""
+        self.whole = False
+        """Whether all draws are COMMON, in a pass over a batch that is never cut, such as a chunk of test rows."""
         self.at(0, 0, 1)
 
     def learn(self, places: Places) -> None:
@@ -95,6 +97,8 @@ class Draws:
     def _dim(self, site: Hashable, shape: tuple[int, ...]) -> int | None:
         if self.shapes is not None:
             self.shapes.setdefault(site, []).append(None if _is_recomputed() else shape)
+            return COMMON
+        if self.whole:
             return COMMON
         if site in self.places:
             return self.places[site]

@@ -30,6 +30,7 @@ from manyhands.replica.fused import (
     through_,
 )
 from manyhands.replica.layout import lay_out
+from manyhands.replica.nested import set_training
 from manyhands.replica.optimizer.groups import OptimizerFactory
 from manyhands.replica.random import Draws, key_random_layers
 from manyhands.replica.traits import traits_of
@@ -86,7 +87,7 @@ def stack(
     the rows. Convolutions could be stacked, but would be slower. `sample` is a small batch for trial passes.
     """
     criterion = as_criterion(loss)
-    modules = [module.to(device=device, dtype=dtype).train() for module in modules]
+    modules = [set_training(module.to(device=device, dtype=dtype)) for module in modules]
     if fuse and can_fuse(modules[0], criterion.name):
         return FusedStack(modules, sample.dim(), criterion.name, optimizer)
     sample = sample.to(device=device, dtype=dtype)
@@ -210,9 +211,11 @@ class FuncStack(Stack):
     @torch.no_grad()
     def outputs(self, x: Tensor) -> Tensor:
         first = self.modules[0]
+        modes = [(layer, layer.training) for layer in first.modules()]
         first.eval()
         out = self._run(x, None if x.dim() == self._sample_dims else 0)
-        first.train()
+        for layer, training in modes:
+            layer.training = training
         return out
 
     def is_faithful(self, sample: Tensor) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from manyhands.replica.batchnorm import fixed_norms
 from manyhands.replica.criterion import Loss
 from manyhands.replica.drawing import TRIAL_SEED, draws_of, keyed, learn_places
-from manyhands.replica.nested import Nested, call, num_rows, rows_of, tensors_in
+from manyhands.replica.nested import Nested, call, num_rows, rows_of, set_training, tensors_in
 from manyhands.replica.random import Draws, Places, seed_generators
 
 
@@ -40,7 +40,7 @@ class Traits:
 
 def traits_of(module: nn.Module, x: Nested) -> Traits:
     """Return the traits of a network, from trial passes of copies over `x`."""
-    trial = copy.deepcopy(module).train()
+    trial = set_training(copy.deepcopy(module))
     buffers = [
         (m._buffers, name, b.clone()) for m in trial.modules() for name, b in m._buffers.items() if b is not None
     ]
@@ -75,7 +75,7 @@ def _first_mixing_layer(module: nn.Module, x: Nested, places: Places) -> tuple[s
 
 def _places_of(module: nn.Module, x: Nested) -> Places:
     """Return the batch dimensions of the network's draws, from passes over `x` and over a row more."""
-    trial = copy.deepcopy(module).train()
+    trial = set_training(copy.deepcopy(module))
     with untouched_generator(next(tensors_in(x)).device):
         return learn_places(draws_of(trial), lambda rows: call(trial, rows_of(x, rows)), num_rows(x))
 
@@ -85,7 +85,7 @@ def places_of_loss(module: nn.Module, loss: Loss, x: Nested, y: Nested) -> Place
     trial, of_trial = copy.deepcopy((module, loss))
     with untouched_generator(next(tensors_in(x)).device):
         try:
-            out = call(trial.train(), x)
+            out = call(set_training(trial), x)
             return learn_places(Draws(), lambda rows: of_trial(rows_of(out, rows), rows_of(y, rows)), num_rows(x))
         except Exception:
             return {}
@@ -128,7 +128,7 @@ Call = tuple[str, list[Tensor], list[Tensor]]
 
 def _calls(module: nn.Module, x: Nested, places: Places) -> list[Call]:
     """Run a copy of the network over `x`; return the calls of its layers in the order in which they ended."""
-    trial, calls, rows = copy.deepcopy(module).train(), list[Call](), num_rows(x)
+    trial, calls, rows = set_training(copy.deepcopy(module)), list[Call](), num_rows(x)
 
     def record(label: str, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         calls.append((label, _first_rows((args, kwargs), rows), _first_rows(output, rows)))

@@ -178,18 +178,24 @@ def check_monitored(name: str, metrics: Mapping[str, Any], *, accuracy: bool) ->
 
 def direction_of(name: str, metrics: Mapping[str, Any]) -> Direction:
     """Return which of two values of a figure is better; refuse a metric of which that is not known."""
+    direction = known_direction(name, metrics)
+    if direction is None:
+        raise UserError(
+            f"it is not known whether a higher or a lower '{name}' is better; "
+            f'write metrics={{"{name}": manyhands.Metric(…, better="lower")}}, or "higher"'
+        )
+    return direction
+
+
+def known_direction(name: str, metrics: Mapping[str, Any]) -> Direction | None:
+    """Return which of two values of a figure is better; None where a metric does not say it."""
     if name in (LOSS, ACCURACY):
         return "lower" if name == LOSS else "higher"
     metric = expanded(metrics)[name]
     if isinstance(metric, Metric):
         return metric.better
     higher = getattr(metric, "higher_is_better", None)
-    check(
-        isinstance(higher, bool),
-        f"it is not known whether a higher or a lower '{name}' is better; "
-        f'write metrics={{"{name}": manyhands.Metric(…, better="lower")}}, or "higher"',
-    )
-    return "higher" if higher else "lower"
+    return ("higher" if higher else "lower") if isinstance(higher, bool) else None
 
 
 def _is_collection(metric: object) -> bool:

@@ -19,6 +19,7 @@ from manyhands.replica.elementwise import with_grain
 from manyhands.replica.nested import moved
 from manyhands.replica.optimizer.groups import ELEMENTS, OptimizerRecipe
 from manyhands.replica.optimizer.naming import named_groups
+from manyhands.replica.precision import SHORT
 from manyhands.replica.stacked import Stack, stack
 from manyhands.tasks.base import Task
 from manyhands.tasks.init import take_weights
@@ -133,7 +134,7 @@ def make_stack(
     task: Task, config: RunConfig, data: Dataset, device: torch.device, parts: Iterable[Dataset]
 ) -> Stack | None:
     """Build a network from the seed for each of `parts` of the data, and stack them; None if they cannot be stacked."""
-    if not can_stack(data):
+    if not can_stack(data) or not passes_alike(task, config):
         return None
     dtype, modules = getattr(torch, config.dtype), []
     for part in parts:
@@ -164,6 +165,12 @@ def recipe_of(task: Task, config: RunConfig, module: nn.Module) -> OptimizerReci
         every=task.scheduler_every,
         grain=grain_of(task.optimizer_name(config)),
     )
+
+
+def passes_alike(task: Task, config: RunConfig) -> bool:
+    """Tell whether one pass may compute several networks: in full precision, with a mean of losses of single rows."""
+    plain_mean = task.reduction == "mean" and task.loss_weight is None and not task.loss_takes_network
+    return plain_mean and config.precision not in SHORT
 
 
 def steps_alike(task: Task, config: RunConfig, module: nn.Module, device: torch.device) -> bool:

@@ -13,7 +13,7 @@ from manyhands.config import RunConfig
 from manyhands.data import Dataset, SampleSplit
 from manyhands.errors import ManyhandsError, TaskFileFailed, UserError, check, kind_of, shown
 from manyhands.replica.criterion import OF_CLASSES, Criterion
-from manyhands.replica.nested import Nested, call, map_tensors, moved, tensors_in
+from manyhands.replica.nested import Nested, call, map_tensors, moved, set_training, tensors_in
 from manyhands.replica.optimizer.groups import NamedGroup, OptimizerRecipe
 from manyhands.replica.update import stepper
 from manyhands.tasks.base import Task
@@ -82,7 +82,7 @@ def _model(task: Task, config: RunConfig, data: Dataset, device: torch.device, d
     elif not isinstance(task.model, nn.Module):
         _check_takes(task.model, "model", "data", config)
     with saying(what, config):
-        module = task.make_model(data).to(device=device, dtype=dtype).train()
+        module = set_training(task.make_model(data).to(device=device, dtype=dtype))
     check(
         any(p.requires_grad for p in module.parameters()),
         f"the model of '{config.task}' has no trainable parameters",
@@ -121,10 +121,12 @@ def _try_test_sample(
 ) -> None:
     """Pass a test sample, which may have another shape than those to train on."""
     x, _ = split.batch(slice(0, 1), dtype)
+    modes = [(layer, layer.training) for layer in module.modules()]
     module.eval()
     with saying(f"the model does not take test samples of shape {_shapes(x, 1)}", config), torch.no_grad():
         call(module, moved(x, device))
-    module.train()
+    for layer, training in modes:
+        layer.training = training
 
 
 def _shapes(nested: Nested, rows: int | None = None) -> str:

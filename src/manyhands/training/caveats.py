@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from manyhands import sync
 from manyhands.comm import Comm
@@ -28,6 +28,7 @@ from manyhands.replica.nested import Nested, call, map_tensors, num_rows, rows_o
 from manyhands.replica.random import Draws
 from manyhands.replica.traits import traits_of, untouched_generator
 from manyhands.tasks import Task
+from manyhands.tasks.metrics import known_direction
 from manyhands.tasks.setup import recipe_of
 from manyhands.training.plan import Plan
 
@@ -67,7 +68,8 @@ SAYS: dict[Kind, str] = {
     "sum": 'it is a sum over the rows, where the task says their mean; say reduction="sum" if the sum is meant',
     "mean": 'it is the mean over the rows, where the task says reduction="sum"; leave that out',
     "positions": "the model draws random numbers for a tensor whose rows are not in the order of the batch, such as a "
-    "flattened (length, batch), so each worker draws others",
+    "flattened (length, batch), or whose rows are as long as the longest sample of a worker's slice, as in attention "
+    "over padded samples, so each worker draws others",
     "statistics": "running statistics of the model are no mean over the rows of a batch, so that slices of it change "
     "them",
     "memory": "the model remembers something from one call to the next that is no buffer, such as a generator or a "
@@ -143,7 +145,18 @@ def notes_of(config: RunConfig, replica: Replica) -> list[str]:
         )
     if config.precision == "tf32" and not replica.params.is_cuda:
         notes.append("tf32 is a number type of GPUs, and does nothing on a CPU")
+    if name := _left_in_evaluation(replica.module):
+        notes.append(
+            f"layer '{name}' has trainable weights, but was left in evaluation mode and stays so: no dropout, no "
+            "new statistics of BatchNorm; if that is not meant, call .train() on it when the model is made"
+        )
     return notes
+
+
+def _left_in_evaluation(module: nn.Module) -> str:
+    """Return the first layer in evaluation mode with trainable weights, as Hugging Face's `from_pretrained` returns."""
+    layers = module.named_modules()
+    return next((n for n, m in layers if not m.training and any(p.requires_grad for p in m.parameters())), "")
 
 
 def check_own_optimizer(config: RunConfig, task: Task, replica: Replica) -> None:
@@ -153,10 +166,30 @@ def check_own_optimizer(config: RunConfig, task: Task, replica: Replica) -> None
         check_optimizer(recipe, replica.params.device, replica.update.groups)  # a rate of 0 would hide any difference
 
 
-def check_rates(replica: Replica, plan: Plan) -> None:
-    """Refuse a scheduler that fails before the end of the run, such as OneCycleLR after its last step."""
-    if replica.update.rates is not None and not replica.update.rates.watches:
-        replica.update.rates.at(min(plan.steps, MOST_RATES) - 1, plan.steps_per_epoch)
+def check_rates(task: Task, replica: Replica, plan: Plan) -> None:
+    """Refuse a scheduler that fails before the end of the run, and one that takes worse figures for better ones."""
+    rates, monitor = replica.update.rates, plan.config.monitor
+    if rates is None:
+        return
+    if not rates.watches:
+        rates.at(min(plan.steps, MOST_RATES) - 1, plan.steps_per_epoch)
+        return
+    better = known_direction(monitor, task.metrics)
+    mode = "min" if better == "lower" else "max"
+    check(
+        better in (None, rates.better),
+        f"ReduceLROnPlateau watches {monitor}, of which {better} is better, but its mode is not '{mode}'; "
+        f"write mode='{mode}', or monitor another figure",
+    )
+
+
+def check_unwatched(replica: Replica, why: str) -> None:
+    """Refuse a scheduler that looks at evaluations where the training makes none, for the reason `why`."""
+    rates = replica.update.rates
+    check(
+        rates is None or not rates.watches,
+        f"ReduceLROnPlateau would never change the learning rate, since {why}; use a scheduler that goes by steps",
+    )
 
 
 def reasons(causes: Iterable[Cause], config: RunConfig) -> list[str]:

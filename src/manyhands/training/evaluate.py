@@ -14,13 +14,17 @@ from manyhands.config import RunConfig
 from manyhands.data import AnySplit, Dataset
 from manyhands.data.order import cut
 from manyhands.replica.criterion import Criterion
+from manyhands.replica.drawing import keyed_whole
 from manyhands.replica.nested import Nested, call, moved, num_rows, rows_of
+from manyhands.replica.random import mix_key
 from manyhands.tasks import Task
 from manyhands.tasks.metrics import MetricSet, means_accuracy
 from manyhands.tasks.setup import criterion_of
 
 CHUNK = 500
 """Samples that are evaluated at once."""
+EVALUATION = 0x7E57
+"""Part of the keys of what a network draws while it is evaluated."""
 TRIAL_ROWS, TRIAL_CUT = 16, 5
 """Rows on which metrics are tried, and the rows of the first of the two slices that are compared with the whole."""
 
@@ -57,7 +61,8 @@ def evaluate(module: nn.Module, split: AnySplit, scoring: Scoring, comm: Comm) -
     """Return the figures of a network on `split`, the same on every rank.
 
     The chunks do not depend on the number of ranks, and each chunk's figures are computed by one rank and added to
-    zeros elsewhere: so equal weights give equal figures, to the bit.
+    zeros elsewhere: so equal weights give equal figures, to the bit. A network that draws while it is evaluated, as
+    a VAE does, draws by the chunk, and the same in every evaluation.
     """
     num_chunks = -(-len(split) // CHUNK)
     metrics, states = MetricSet(scoring.metrics), dict[str, Tensor]()
@@ -67,9 +72,9 @@ def evaluate(module: nn.Module, split: AnySplit, scoring: Scoring, comm: Comm) -
     dtype = next(module.parameters()).dtype
     for chunk in range(first, last):
         x, y = split.batch(slice(chunk * CHUNK, chunk * CHUNK + rows[chunk]), dtype)
-        with _in_eval(module):
+        with _in_eval(module), keyed_whole(mix_key(EVALUATION, chunk)):
             out = call(module, x)
-        loss, amount = _loss_and_amount(scoring.criterion, out, y, rows[chunk])
+            loss, amount = _loss_and_amount(scoring.criterion, out, y, rows[chunk])
         counts = means_accuracy(scoring.criterion, scoring.classes, out, y)
         hits = _hits_and_rows(out, y, scoring.top, scoring.criterion.ignored) if counts else (0.0, 0.0)
         means = [mean * rows[chunk] for mean in metrics.means(out, y)]

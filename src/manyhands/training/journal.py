@@ -63,8 +63,10 @@ class Journal:
         """Flush the meter and write the losses up to `step`; return whether to stop."""
         first = self.cursor.step
         losses, stop = self.meter.flush(first, watch.stop_asked())
-        for i, loss in enumerate(losses):
-            self.cursor.loss_sum += loss * self.plan.rows_of(first + i)
+        rows, criterion = [self.plan.rows_of(first + i) for i in range(len(losses))], self._rank.replica.criterion
+        losses = [criterion.reported(loss, count) for loss, count in zip(losses, rows, strict=True)]
+        for loss, count in zip(losses, rows, strict=True):
+            self.cursor.loss_sum += loss * count
         self.cursor.step = step
         if self.plan.ends_epoch(step - 1):
             self.epoch_s.append(self.meter.split.train_s - sum(self.epoch_s))

@@ -21,7 +21,7 @@ from manyhands.record.run import RunDir, RunRecord
 from manyhands.replica import Replica
 from manyhands.run import Ready, execute, ignore, preflight
 from manyhands.tasks import Task
-from manyhands.tasks.setup import load_data, make_replica, trial_device
+from manyhands.tasks.setup import load_data, make_network, make_replica, trial_device
 from manyhands.training.agreement import check_repeats, digest_of_data, digest_of_model
 from manyhands.training.caveats import causes_of, causes_of_batch, reasons
 from manyhands.training.plan import Plan
@@ -72,6 +72,8 @@ class Difference(NamedTuple):
 
 CEILING = 0.1
 """Share of a tensor's change above which a difference is not called round-off, however far serial runs diverge."""
+NEGLIGIBLE = 1e-7
+"""Share of the largest change of a tensor below which a difference within the bound counts as round-off in any case."""
 
 
 class TensorGap(NamedTuple):
@@ -87,7 +89,7 @@ class TensorGap(NamedTuple):
 def verify(config: RunConfig, *, steps: int = 20, observe: Observer = ignore) -> Verdict:
     """Train serially and in parallel for some steps, and compare the weights."""
     steps = config.steps or steps
-    parallel_config = config.model_copy(update={"steps": steps, "checkpoint_every": 0})
+    parallel_config = config.model_copy(update={"steps": steps, "checkpoint_every": 0, "patience": 0})
     serial_config = parallel_config.model_copy(
         update={"engine": "serial", "workers": 1, "threads": 1, "sync": "allreduce"}
     )
@@ -148,7 +150,8 @@ def _by_tensor(
         bound = round_off_bound(start, expected, permuted, starts)
         last_digits = round_off_bound(start, expected, (), starts)
         # A bias before a BatchNorm layer changes by round-off alone, which is small beside the other tensors' change.
-        small = FACTOR * _rounding(replica.precision, expected.dtype.name) * changes.max(1, keepdims=True)
+        small = max(FACTOR * _rounding(replica.precision, expected.dtype.name), NEGLIGIBLE)
+        small = small * changes.max(1, keepdims=True)
         chaotic = (gaps > np.maximum(last_digits, small)) & (gaps > CEILING * changes)
         over = ~(gaps <= bound) | chaotic  # a NaN counts as a difference
     parts = np.divide(gaps, bound, out=np.zeros_like(gaps), where=bound > 0)
@@ -208,7 +211,8 @@ def _other_runs(serial: RunConfig, task: Task, workers: int, replica: Replica) -
     batch cannot be cut: these runs begin with weights that differ in their last digits.
     """
     if replica.meets:
-        return [(serial, replace(task, model=partial(_nudged, task, seed, serial.precision))) for seed in (1, 2)]
+        random = serial.model_copy(update={"init": ""})  # the weights of a file would take the place of nudged ones
+        return [(random, replace(task, model=partial(_nudged, task, serial, seed))) for seed in (1, 2)]
     parts = (max(2, workers), max(2, workers) + 1)
     return [(serial.model_copy(update={"exact": True, "lanes": lanes}), task) for lanes in parts]
 
@@ -220,12 +224,12 @@ DIGITS = {"tf32": 11, "bf16": 8, "fp16": 11}
 
 
 @torch.no_grad()
-def _nudged(task: Task, seed: int, precision: Precision, data: Dataset) -> nn.Module:
+def _nudged(task: Task, config: RunConfig, seed: int, data: Dataset) -> nn.Module:
     """Make the task's network, with weights that differ by about one rounding error each."""
-    module, draws = task.make_model(data), torch.Generator().manual_seed(seed)
+    module, draws = make_network(task, config, data), torch.Generator().manual_seed(seed)
     for p in module.parameters():
         signs = torch.randint(2, p.shape, generator=draws).to(p) * 2 - 1
-        p.mul_(1 + signs * _rounding(precision, str(p.dtype).removeprefix("torch.")))
+        p.mul_(1 + signs * _rounding(config.precision, str(p.dtype).removeprefix("torch.")))
     return module
 
 

@@ -77,8 +77,10 @@ class OneWorker(Course):
             self._epoch, self._batches = epoch, self.plan.batches(epoch)
         losses = []
         for batch, step in zip(self._batches[first:], steps, strict=False):
-            losses.append(compute_gradients(self.replica, self.plan, batch, step))
-            self.replica.apply()
+            loss = compute_gradients(self.replica, self.plan, batch, step)
+            losses.append(self.replica.criterion.reported(loss, self.plan.rows_of(step)))
+            if self.replica.accepts():
+                self.replica.apply()
         return torch.stack(losses).tolist()
 
     def settled(self) -> nn.Module:
@@ -148,8 +150,6 @@ def _ring_means(group: ReplicaGroup, rows: Sequence[Tensor], out: Tensor) -> Ten
 def course_of(strategy: Sync, task: Task, config: RunConfig, data: Dataset, device: torch.device) -> Course | None:
     """Return the course of a run, or None where the n workers must take turns in the strategy's own code."""
     replica = make_replica(task, config, data, device)
-    if replica.update.rates is not None and replica.update.rates.watches:
-        return None  # its rates depend on evaluations, which the training loop makes
     # The answer of one worker is that of n unless it depends on which rows of a batch are computed together.
     if strategy.exact and (config.exact or not causes_of(task, replica, data)):
         return OneWorker(task, config, data, device)

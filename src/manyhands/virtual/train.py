@@ -35,6 +35,7 @@ from manyhands.sync.base import make as make_sync
 from manyhands.tasks import Task
 from manyhands.tasks.load import check_not_importing, name_of
 from manyhands.tasks.setup import device_of
+from manyhands.training.caveats import check_unwatched
 from manyhands.training.checkpoint import weights_sha256, write_weights
 from manyhands.training.evaluate import scoring_of
 from manyhands.training.plan import AT_END, Plan
@@ -122,6 +123,7 @@ def prepare(task: str | Task, nodes: int, *, sync: str, **options: Any) -> Prepa
     config = resolve(name, {**options, **AT_END, "sync": sync, "engine": "sim", "workers": nodes}, loaded)
     check(config.ema == 0, f"virtual nodes keep no average of the weights, but the task has ema {config.ema:g}; use 0")
     prepared = Prepared(config, loaded, make_sync(config.sync), preflight(config, loaded))
+    check_unwatched(prepared.ready.replica, "virtual nodes are tested without being told the figures")
     if not prepared.strategy.exact:
         replica_bytes = 2 * prepared.ready.replica.params.nbytes  # weights and gradients
         free = int(psutil.virtual_memory().available)

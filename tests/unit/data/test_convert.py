@@ -9,7 +9,19 @@ import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset, random_split
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    random_split,
+)
 
 import manyhands
 from manyhands import SampleSplit, Split, Task
@@ -72,6 +84,22 @@ def test_what_is_taken(case: str) -> None:
     assert (len(data.notes) == 1) == (case == "loaders")
 
 
+def test_a_sampler_that_picks_rows_picks_them_and_one_that_orders_them_is_ignored() -> None:
+    picks = DataLoader(PAIRS, 4, sampler=SubsetRandomSampler([1, 9]))
+    others = DataLoader(PAIRS, 4, sampler=SubsetRandomSampler([0, 2, 4]))
+    data = as_dataset((picks, others), "mine")
+    assert isinstance(data.train, Split)
+    assert (len(data.train), len(data.test)) == (2, 3)
+    assert data.train.batch(slice(0, 2), torch.float64)[0].equal(PAIRS.tensors[0][[1, 9]])
+    orders = DataLoader(PAIRS, 4, sampler=RandomSampler(PAIRS)), DataLoader(PAIRS, sampler=_shared())
+    data = as_dataset(orders, "mine")
+    assert (len(data.train), len(data.test)) == (12, 12)
+
+
+def _shared() -> DistributedSampler[Any]:
+    return DistributedSampler(PAIRS, num_replicas=2, rank=0)
+
+
 def test_bunches_are_taken() -> None:
     datasets = pytest.importorskip("sklearn.datasets")
     for loaded in (datasets.load_iris(), datasets.load_iris(as_frame=True), datasets.load_iris(return_X_y=True)):
@@ -98,6 +126,9 @@ def test_whole_numbers_stay_whole_where_they_are_stored_so() -> None:
         (Split(tokens, as_stored=True), torch.int64),
         (Split({"ids": tokens}), torch.int64),
         (as_dataset((TensorDataset(tokens, tokens),) * 2, "mine").train, torch.int64),
+        (as_dataset((tokens, tokens), "mine").train, torch.int64),
+        (as_dataset((tokens.numpy(), tokens), "mine").train, torch.float32),
+        (as_dataset((tokens.to(torch.uint8), tokens), "mine").train, torch.float32),
     ):
         x, _ = split.batch(slice(0, 2), torch.float32)
         assert (x["ids"] if isinstance(x, dict) else x).dtype == kind
@@ -158,6 +189,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "alone": (lambda: PAIRS, r"got a TensorDataset; split it, such as by torch.utils.data.random_split"),
     "four": (lambda: (X, X, Y, Y), r"got 4 values; of train_test_split give \(\(X_train, y_train\)"),
     "number": (lambda: 3, "the data of mine must be a manyhands.Dataset, a pair .* got an int"),
+    "weighted": (
+        lambda: (DataLoader(PAIRS, sampler=WeightedRandomSampler([1.0] * 12, 12)), PAIRS),
+        "the training data of mine come from a DataLoader whose WeightedRandomSampler chooses the samples",
+    ),
+    "with replacement": (
+        lambda: (DataLoader(PAIRS, sampler=RandomSampler(PAIRS, replacement=True)), PAIRS),
+        "RandomSampler chooses the samples",
+    ),
+    "own batches": (lambda: (DataLoader(PAIRS, batch_sampler=[[0, 1]]), PAIRS), "whose list chooses the samples"),
     "half": (lambda: (PAIRS, 3), "got a TensorDataset and an int"),
     "one row": (lambda: (X[:1], Y[:1]), "has 1 rows, but needs at least two"),
     "nan": (lambda: ((X, NAN), (X, Y)), "row 1 of the training targets of mine holds a NaN"),

@@ -195,6 +195,17 @@ def test_every_part_of_the_gradients_is_announced_once_when_it_is_final(network:
         assert covered == list(range(replica.grads.numel()))
 
 
+def test_layers_that_meet_are_not_interrupted_by_announcements() -> None:
+    """Workers with rows and one without would begin other sums between the layers' calls, and wait for ever."""
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2))
+    float32 = {"device": torch.device("cpu"), "dtype": torch.float32}
+    replica = build(module, torch.ones(2, 3), "cross-entropy", OPTIMIZERS["sgd"], global_norms=True, **float32)
+    seen: list[int] = []
+    replica.on_grad_ready(lambda start, stop: seen.append(start))
+    replica.forward_backward(Batch(torch.randn(4, 3), torch.tensor([0, 1, 1, 0])), 1.0)
+    assert (replica.meets, seen) == (True, [])
+
+
 def test_one_step_moves_running_statistics_as_plain_torch_does() -> None:
     network = NETWORKS["normed"]
     replica, plain = _build(network), network.module()

@@ -160,6 +160,11 @@ def test_threads_may_load_one_file_at_once(own: Path) -> None:
         ({"loss_weight": len}, "reduction and loss_weight say what an own loss is"),
         ({"loss": torch.nn.MSELoss(reduction="sum")}, "a MSELoss with reduction=.sum., but the task says .mean."),
         ({"loss": None}, "loss must be a name, or a function .* got None"),
+        ({"reduction": "avg"}, "reduction must be 'mean' or 'sum', got 'avg'"),
+        ({"reduction": "sum"}, "reduction='sum' describes a loss of your own, and 'cross-entropy' is the mean"),
+        ({"loss_weight": len}, "loss_weight describes a loss of your own, and 'cross-entropy' is the mean"),
+        ({"loss": max, "loss_weight": 3}, "loss_weight must be a function .* got "),
+        ({"loss": max, "loss_weight": len, "reduction": "sum"}, "loss_weight is for a weighted mean.*give one of them"),
         ({"optimizer": 0.1}, "optimizer must be a name, or a function .* got a float"),
     ],
 )

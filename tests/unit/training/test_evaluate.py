@@ -111,6 +111,31 @@ def test_layers_keep_the_mode_that_they_had(ranks) -> None:  # type: ignore[no-u
     assert [layer.training for layer in module] == [True, False, True, True, True]
 
 
+class _Drawing(nn.Module):
+    """Draws whenever it is called, as a VAE does, which is evaluated with noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.linear(x)
+        return nn.functional.dropout(out + torch.randn_like(out), 0.2)
+
+
+def test_a_network_that_draws_has_the_same_figures_for_every_number_of_ranks_and_every_time(ranks) -> None:  # type: ignore[no-untyped-def]
+    module, split = _Drawing(), _split(2 * CHUNK + 5)
+
+    def noisy(out: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(out + torch.rand_like(out), y)
+
+    def work(comm: Comm) -> Figures:
+        return evaluate(copy.deepcopy(module), split, Scoring(Criterion(noisy), 4), comm)
+
+    first, *others = [figures for size in (1, 1, 2, 3, 5) for figures in ranks(work, size)]
+    assert all(figures == first for figures in others)
+
+
 def test_a_row_with_several_places_counts_by_its_share_of_hits(ranks) -> None:  # type: ignore[no-untyped-def]
     x = torch.eye(3).reshape(1, 3, 3).repeat(4, 1, 1)
     y = torch.tensor([[0, 1, 2], [0, 1, 1], [0, 0, 0], [1, 0, 1]])

@@ -3,12 +3,14 @@
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from measured import TEST_ROWS
+from measured import TEST_ROWS, sizes
 from safetensors.torch import load_file
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from manyhands import RunRecord
 from manyhands.errors import UserError
@@ -142,6 +144,17 @@ def test_an_equal_figure_is_no_better_one() -> None:
     assert best.step == 1
     assert not Monitor("test_loss", "lower", patience=0, keeps_best=True).is_over(_evaluations(1, 2, 3))
     assert Monitor("test_loss", "higher", patience=2, keeps_best=True).is_over(_evaluations(3, 2, 1))
+
+
+def test_a_rate_that_goes_by_the_figures_goes_by_the_same_ones(train, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    task = replace(sizes, scheduler=lambda optimizer: ReduceLROnPlateau(optimizer, mode="max"))
+    with pytest.raises(UserError, match="watches test_loss, of which lower is better, but its mode is not 'min'"):
+        train(task)
+    for monitor in ("ranks", "plain"):  # of which more is better, and of which nothing is known
+        part = train(task, monitor=monitor, checkpoint_every=3)
+    with pytest.raises(UserError, match="has eval-every 1, and ReduceLROnPlateau goes by its evaluations"):
+        train(task, resume=part.id, epochs=2, eval_every=2)
+    assert train(task, resume=part.id, epochs=2).steps == 10
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_they_are_those_of_a_plain_loop(loss: str, ranks: Any, tmp_path: Path) -
         value = task.loss_with(module)(module(data.train.x.double()), data.train.y)
         value.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        losses.append(value.item())
+        losses.append(value.item() / (len(data.train) if loss == "sum" else 1))
     assert near(actual, dict(module.state_dict()))
     assert record["train_loss"] == pytest.approx(losses, rel=1e-12)
 

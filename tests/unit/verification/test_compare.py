@@ -118,6 +118,16 @@ def test_batchnorm_over_the_global_batch_is_equal(tiny) -> None:  # type: ignore
         assert verdict.share_of_change < {"float32": 1e-5, "float64": 1e-13}[dtype]
 
 
+def test_initial_weights_and_patience_change_no_verdict(tiny, tmp_path, train) -> None:  # type: ignore[no-untyped-def]
+    """The runs that round-off is measured by begin with other last digits, also of weights that a file gives."""
+    first = train(tiny("batchnorm"), steps=3)
+    settings = {"engine": "threads", "workers": 3, "steps": 6, "eval_steps": 1, "patience": 1, "lr": 0.5}
+    verdict = verify(resolve(tiny("batchnorm"), {**settings, "init": first.id}, out=tmp_path))
+    assert (verdict.equal, verdict.steps, verdict.serial.steps) == (True, 6, 6)
+    assert "begin" in verdict.bound_from or "first weights" in verdict.bound_from
+    assert verdict.bound > 1e-6
+
+
 def test_batchnorm_over_slices_is_not_taken_for_round_off(tiny, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """Layers that promise the global batch and see a slice of it are found out."""
     monkeypatch.setattr(Peers, "join", lambda peers, comm: None)

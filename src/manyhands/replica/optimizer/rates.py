@@ -5,7 +5,7 @@ only, which the workers then hand to whoever steps. It is stepped again from the
 """
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, Literal, final
 
 import torch
 from torch.optim import Optimizer
@@ -32,6 +32,11 @@ class Rates:
     def watches(self) -> bool:
         """Whether the rates depend on the figures of evaluations."""
         return isinstance(self._scheduler, ReduceLROnPlateau)
+
+    @property
+    def better(self) -> Literal["higher", "lower"]:
+        """Which of two figures a scheduler that watches them takes for the better one."""
+        return "lower" if self._scheduler.mode == "min" else "higher"
 
     def at(self, step: int, steps_per_epoch: int, seen: Sequence[float] = ()) -> tuple[float, ...]:
         """Return the numbers of each group in a step, after evaluations that gave the figures `seen`."""

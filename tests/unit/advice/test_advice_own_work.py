@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from manyhands import Task
 from manyhands.advice.train import Recipe, Trainer
@@ -27,6 +28,7 @@ TASK = Task(
     [
         (TASK, "'own' has no accuracy to reach, since its targets are no classes"),
         (replace(TASK, ema=0.9), "'own' averages them; set ema to 0"),
+        (replace(TASK, scheduler=ReduceLROnPlateau), "ReduceLROnPlateau would never change the learning rate"),
     ],
 )
 def test_a_task_that_cannot_be_advised_is_refused(task: Task, says: str) -> None:
