@@ -32,11 +32,12 @@ from manyhands.tasks.init import untaken
 from manyhands.tasks.load import check_not_importing, name_of
 from manyhands.tasks.setup import load_data, make_replica, trial_device, without_init
 from manyhands.tasks.trial import saying, try_parts
-from manyhands.training.caveats import check_norms, check_own_optimizer, check_rates, notes_of, warnings_of
+from manyhands.training.caveats import check_norms, check_own_optimizer, notes_of, warnings_of
 from manyhands.training.checkpoint import check_fits, check_workers, newest_sound, read_cursor
 from manyhands.training.evaluate import chunked_metrics
 from manyhands.training.job import Job
 from manyhands.training.loop import train_rank
+from manyhands.training.monitor import check_rates
 from manyhands.training.plan import Plan
 from manyhands.training.watch import ignore as ignore
 

@@ -28,8 +28,8 @@ from manyhands.run import preflight
 from manyhands.sync.base import make as make_sync
 from manyhands.tasks import Task
 from manyhands.tasks.setup import device_of
-from manyhands.training.caveats import check_unwatched
 from manyhands.training.evaluate import evaluate, scoring_of
+from manyhands.training.monitor import check_unwatched
 from manyhands.virtual.courses import Course, OneWorker, course_of
 
 FIRST_TEST = 1 / 20

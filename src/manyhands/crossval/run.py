@@ -32,8 +32,8 @@ from manyhands.run import Ready, ignore, print_warning, try_step
 from manyhands.tasks import Task
 from manyhands.tasks.load import check_not_importing, name_of
 from manyhands.tasks.setup import load_data
-from manyhands.training.caveats import check_unwatched
 from manyhands.training.job import Job
+from manyhands.training.monitor import check_unwatched
 
 TABLE_NODES, TABLE_FOLDS = (1, 2, 4, 8), (2, 5, 10)
 STARTERS = "mpiexec, srun or torchrun"

@@ -29,7 +29,6 @@ from manyhands.replica.nested import Nested, call, map_tensors, num_rows, rows_o
 from manyhands.replica.random import Draws
 from manyhands.replica.traits import traits_of, untouched_generator
 from manyhands.tasks import Task
-from manyhands.tasks.metrics import known_direction
 from manyhands.tasks.setup import recipe_of
 from manyhands.training.plan import Plan
 
@@ -46,9 +45,6 @@ Kind = Literal[
 
 REFUSED: tuple[Kind, ...] = ("sum", "mean")
 """Losses that the task calls what they are not: n workers would scale their gradient by n."""
-
-MOST_RATES = 20_000
-"""Steps of a scheduler that are tried at most."""
 
 NEVER_EXACT: tuple[Kind, ...] = ("random loss", "memory")
 """Causes that --exact does not help against."""
@@ -173,32 +169,6 @@ def check_own_optimizer(config: RunConfig, task: Task, replica: Replica) -> None
     if not task.optimizer_name(config):
         recipe = recipe_of(task, config.model_copy(update={"lr": config.lr or 0.01}), replica.module)
         check_optimizer(recipe, replica.params.device, replica.update.groups)  # a rate of 0 would hide any difference
-
-
-def check_rates(task: Task, replica: Replica, plan: Plan) -> None:
-    """Refuse a scheduler that fails before the end of the run, and one that takes worse figures for better ones."""
-    rates, monitor = replica.update.rates, plan.config.monitor
-    if rates is None:
-        return
-    if not rates.watches:
-        rates.at(min(plan.steps, MOST_RATES) - 1, plan.steps_per_epoch)
-        return
-    better = known_direction(monitor, task.metrics)
-    mode = "min" if better == "lower" else "max"
-    check(
-        better in (None, rates.better),
-        f"ReduceLROnPlateau watches {monitor}, of which {better} is better, but its mode is not '{mode}'; "
-        f"write mode='{mode}', or monitor another figure",
-    )
-
-
-def check_unwatched(replica: Replica, why: str) -> None:
-    """Refuse a scheduler that looks at evaluations where the training makes none, for the reason `why`."""
-    rates = replica.update.rates
-    check(
-        rates is None or not rates.watches,
-        f"ReduceLROnPlateau would never change the learning rate, since {why}; use a scheduler that goes by steps",
-    )
 
 
 def reasons(causes: Iterable[Cause], config: RunConfig) -> list[str]:

@@ -1,13 +1,19 @@
-"""The figure that decides which evaluation is the best one, and when a run without a better one ends."""
+"""The figure that decides which evaluation is the best one, when a run without a better one ends, and some rates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
 from manyhands.config import RunConfig
+from manyhands.errors import check
 from manyhands.record.run import EvaluationRecord
+from manyhands.replica import Replica
 from manyhands.tasks import Task
-from manyhands.tasks.metrics import ACCURACY, LOSS, Direction, direction_of
+from manyhands.tasks.metrics import ACCURACY, LOSS, Direction, direction_of, known_direction
+from manyhands.training.plan import Plan
+
+MOST_RATES = 20_000
+"""Steps of a scheduler that are tried at most."""
 
 
 @final
@@ -48,3 +54,29 @@ def monitor_of(task: Task, config: RunConfig) -> Monitor | None:
         return None
     better = direction_of(config.monitor, task.metrics)
     return Monitor(config.monitor, better, config.patience, config.keep_best)
+
+
+def check_rates(task: Task, replica: Replica, plan: Plan) -> None:
+    """Refuse a scheduler that fails before the end of the run, and one that takes worse figures for better ones."""
+    rates, monitor = replica.update.rates, plan.config.monitor
+    if rates is None:
+        return
+    if not rates.watches:
+        rates.at(min(plan.steps, MOST_RATES) - 1, plan.steps_per_epoch)
+        return
+    better = known_direction(monitor, task.metrics)
+    mode = "min" if better == "lower" else "max"
+    check(
+        better in (None, rates.better),
+        f"ReduceLROnPlateau watches {monitor}, of which {better} is better, but its mode is not '{mode}'; "
+        f"write mode='{mode}', or monitor another figure",
+    )
+
+
+def check_unwatched(replica: Replica, why: str) -> None:
+    """Refuse a scheduler that looks at evaluations where the training makes none, for the reason `why`."""
+    rates = replica.update.rates
+    check(
+        rates is None or not rates.watches,
+        f"ReduceLROnPlateau would never change the learning rate, since {why}; use a scheduler that goes by steps",
+    )

@@ -36,9 +36,9 @@ from manyhands.sync.base import make as make_sync
 from manyhands.tasks import Task
 from manyhands.tasks.load import check_not_importing, name_of
 from manyhands.tasks.setup import device_of
-from manyhands.training.caveats import check_unwatched
 from manyhands.training.checkpoint import weights_sha256, write_weights
 from manyhands.training.evaluate import scoring_of
+from manyhands.training.monitor import check_unwatched
 from manyhands.training.plan import AT_END, Plan
 from manyhands.virtual.codec import measure_codec
 from manyhands.virtual.courses import Course, OneWorker, course_of, for_small
