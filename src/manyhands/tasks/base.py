@@ -106,13 +106,16 @@ class Task:
             isinstance(self.loss, str) or callable(self.loss),
             f"loss must be a name, or a function (output, target) → mean loss, got {kind_of(self.loss)}",
         )
-        self._check_reduction()
         check(
             callable(self.loss) or (self.reduction == "mean" and self.loss_weight is None),
             f"reduction and loss_weight say what an own loss is, but loss={self.loss!r} is a name; give a function, "
             "such as torch.nn.functional.cross_entropy",
         )
         check(self.reduction in ("mean", "sum"), f"reduction must be 'mean' or 'sum', got {self.reduction!r}")
+        check(
+            self.loss_weight is None or self.reduction == "mean",
+            'loss_weight is for a weighted mean, and reduction="sum" says that the loss is a sum; give one of them',
+        )
         check(
             self.loss_weight is None or callable(self.loss_weight),
             f"loss_weight must be a function (target) → weight of the batch's rows, got {kind_of(self.loss_weight)}",
@@ -145,24 +148,6 @@ class Task:
 
         check_metrics(self.metrics)
         check(0 <= self.ema < 1, f"ema must be at least 0 and less than 1, such as 0.999, got {self.ema}")
-
-    def _check_reduction(self) -> None:
-        check(self.reduction in ("mean", "sum"), f"reduction must be 'mean' or 'sum', got {self.reduction!r}")
-        weight = self.loss_weight
-        check(
-            weight is None or callable(weight),
-            f"loss_weight must be a function (target) → total weight of the rows, got {kind_of(weight)}",
-        )
-        says = "loss_weight" if weight is not None else f"reduction={self.reduction!r}"
-        check(
-            not isinstance(self.loss, str) or (weight is None and self.reduction == "mean"),
-            f"{says} describes a loss of your own, and '{self.loss}' is the mean over the rows; leave it out, or give "
-            "the loss as a function",
-        )
-        check(
-            weight is None or self.reduction == "mean",
-            'loss_weight is for a weighted mean, and reduction="sum" says that the loss is a sum; give one of them',
-        )
 
     @property
     def loss_takes_network(self) -> bool:
