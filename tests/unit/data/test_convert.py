@@ -242,7 +242,7 @@ def test_a_sample_that_draws_from_elsewhere_is_told() -> None:
     [
         (lambda output, target: output - target, r"the loss of 'mine' returned a tensor of shape \(2, 1\)"),
         (lambda output, target: 3.0, "the loss of 'mine' returned a float, not a tensor"),
-        ("cross-entropy", "the loss of outputs of shape .* failed"),
+        ("cross-entropy", "the loss .cross-entropy. of .mine. needs classes, but the targets of mine are fractions"),
     ],
 )
 def test_a_loss_of_other_targets_is_tried(loss: Any, says: str) -> None:
