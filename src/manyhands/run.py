@@ -202,7 +202,7 @@ def try_step(config: RunConfig, task: Task | None = None) -> Ready:
         _check_slices(config, replica, data)
         warnings = [
             *warnings_of(config, task, replica, data),
-            *notes_of(config, replica),
+            *notes_of(task, replica, plan),
             *unsteady(data),
             *chunked_metrics(replica.module, data.test, task.metrics, device),
         ]

@@ -24,6 +24,7 @@ WIDER = {"uint16": "int32", "uint32": "int64", "uint64": "float64", "float128": 
 def as_tensor(values: Any, what: str) -> Tensor:
     """Return a tensor or a numpy array of numbers as a tensor, which shares its memory where torch knows its type."""
     if isinstance(values, Tensor):
+        check(values.layout == torch.strided, f"{what} must not be sparse; give their to_dense()")
         return values
     if not isinstance(values, np.ndarray):
         raise UserError(f"{what} must be a tensor or a numpy array, got {kind_of(values)}")

@@ -26,6 +26,7 @@ from torch.utils.data import (
 )
 from torch.utils.data import Dataset as TorchDataset
 
+from manyhands.data.arrays import as_tensors
 from manyhands.data.memory import check_fits
 from manyhands.data.readers.huggingface import from_huggingface, is_huggingface
 from manyhands.data.readers.labels import hold_out_any
@@ -147,7 +148,7 @@ def _arrays(value: Any, name: str) -> Split:
         raise UserError(f"{name} must be {FORMS}, got {kind}{_hint(value)}")
     x, y = value
     x_name, y_name = f"the inputs in {name}", f"the targets in {name}"
-    x, y = as_arrays(x, x_name), as_arrays(y, y_name)
+    x, y = as_tensors(as_arrays(x, x_name), x_name), as_tensors(as_arrays(y, y_name), y_name)
     rows, targets = (_lengths(part) for part in (x, y))
     for count in targets:
         check(count == rows[0], f"{x_name} have {rows[0]} rows, but {y_name} have {count}")

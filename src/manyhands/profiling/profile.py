@@ -121,11 +121,10 @@ def _prime_from(number: float) -> int:
 def _record(plan: Plan, run: RunDir, ranks: Sequence[dict[str, Any]]) -> ProfileRecord:
     """Join the profiles of all ranks; the facts of the run are those in the record of rank 0."""
     record = RunRecord.model_validate(ranks[0]["record"])
-    steps_per_evaluation = plan.config.eval_steps or plan.steps_per_epoch * plan.config.eval_every
     return ProfileRecord(
         **record.model_dump(include=FACTS_OF_RUN),
-        evaluations=-(-record.steps // steps_per_evaluation),
-        steps_per_evaluation=steps_per_evaluation,
+        evaluations=-(-record.steps // plan.steps_per_evaluation),
+        steps_per_evaluation=plan.steps_per_evaluation,
         trace=run.trace.name if plan.config.trace else "",
         ranks=[
             _rank(record, rank, result["record"] if rank < plan.config.size else {}, result["profile"])

@@ -145,12 +145,17 @@ def _kind(y: Nested) -> str:
 
 
 def _check_classes(task: Task, y: Nested, config: RunConfig, data: Dataset) -> None:
-    """Refuse one fraction a row as the target of a loss of classes."""
-    fractions = isinstance(y, Tensor) and y.is_floating_point() and y.numel() == len(y)
+    """Refuse one fraction a row, and a column of classes, as the target of a loss of classes."""
+    single = isinstance(y, Tensor) and y.numel() == len(y)
     check(
-        not (fractions and task.loss in OF_CLASSES),
+        not (single and y.is_floating_point() and task.loss in OF_CLASSES),
         f"the loss '{task.loss}' of '{config.task}' needs classes, but the targets of {data.name} are fractions; "
         "a task of your own with loss='mse' learns these",
+    )
+    check(
+        not (single and y.ndim > 1 and task.loss in OF_CLASSES),
+        f"the targets of {data.name} have the shape {tuple(y.shape[1:]) if single else ()} a row, but the loss "
+        f"'{task.loss}' of '{config.task}' takes one class a row: give them one dimension, such as y[:, 0]",
     )
 
 

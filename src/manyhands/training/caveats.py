@@ -17,6 +17,7 @@ from manyhands.comm import Comm
 from manyhands.config import RunConfig
 from manyhands.data import AnySplit, Dataset
 from manyhands.errors import check
+from manyhands.record.texts import count
 from manyhands.replica import Batch, Replica
 from manyhands.replica.batchnorm import GLOBAL, fixed_norms
 from manyhands.replica.criterion import Criterion, Loss
@@ -135,9 +136,17 @@ def check_meets(replica: Replica, workers: Comm) -> None:
     )
 
 
-def notes_of(config: RunConfig, replica: Replica) -> list[str]:
+def notes_of(task: Task, replica: Replica, plan: Plan) -> list[str]:
     """Return a sentence for each setting that does not do here what its name says."""
-    notes = []
+    config, rates, notes = plan.config, replica.update.rates, list[str]()
+    tests, watches = (plan.steps - 1) // plan.steps_per_evaluation, rates is not None and rates.watches
+    before = f"this run, which is tested {count(tests, 'time')} before its end; --eval-steps tests it more often"
+    if tests <= config.patience > 0:
+        notes.append(f"--patience {config.patience} cannot end {before}")
+    if watches and not tests:
+        notes.append(f"ReduceLROnPlateau cannot change the rate of {before}")
+    if config.monitor != task.monitor and not (config.patience or config.keep_best or watches):
+        notes.append(f"--monitor {config.monitor} does nothing without --patience, --keep-best or ReduceLROnPlateau")
     if replica.meets and config.micro_batch:
         notes.append(
             "BatchNorm normalises over the global batch, so its rows are computed at once; "

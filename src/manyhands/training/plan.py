@@ -109,8 +109,12 @@ class Plan:
 
     def wants_evaluation(self, done: int) -> bool:
         """Tell whether to evaluate after `done` steps; the end of the run is another matter."""
-        period = self.config.eval_steps or self.config.eval_every * self.steps_per_epoch
-        return 0 < done < self.steps and done % period == 0
+        return 0 < done < self.steps and done % self.steps_per_evaluation == 0
+
+    @property
+    def steps_per_evaluation(self) -> int:
+        """Steps between two evaluations."""
+        return self.config.eval_steps or self.config.eval_every * self.steps_per_epoch
 
     def rows_of(self, step: int) -> int:
         """Return the size of the step's global batch; the last of an epoch may be short."""

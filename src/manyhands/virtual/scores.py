@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from typing import NamedTuple, final
 
 from torch import nn
@@ -33,7 +34,8 @@ class Evaluation(NamedTuple):
 class Scores:
     """The evaluations of one run, and its progress reports."""
 
-    def __init__(self, plan: Plan, split: AnySplit, scoring: Scoring, observe: Observer) -> None:
+    def __init__(self, plan: Plan, split: AnySplit, scoring: Callable[[nn.Module], Scoring], observe: Observer) -> None:
+        """`scoring` tells what a network is measured by: its loss may look at the network."""
         self.plan, self.steps = plan, evaluation_steps(plan.steps, plan.steps_per_epoch)
         self.evaluations: dict[int, Evaluation] = {}
         """By the number of steps taken."""
@@ -42,7 +44,7 @@ class Scores:
 
     def take(self, module: nn.Module, step: int) -> None:
         """Evaluate the weights after `step` steps."""
-        figures = evaluate(module, self._split, self._scoring, SelfComm())
+        figures = evaluate(module, self._split, self._scoring(module), SelfComm())
         result = Evaluation(figures.loss, figures.accuracy)
         if not math.isfinite(result.loss):
             raise Diverged(f"the test loss became {result.loss} after step {step}; try a smaller --lr")

@@ -10,6 +10,7 @@ import tempfile
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,7 +103,7 @@ def train_virtually(
         open_run(run, config)
         plan = Plan(config, ready.data.train, 0, config.size)
         data = ready.data.to(device_of(config, 0))
-        scores = Scores(plan, data.test, scoring_of(task, config, data, ready.replica.module), observe)
+        scores = Scores(plan, data.test, partial(scoring_of, task, config, data), observe)
         result = _by_course(prepared, scores, {} if cache is None else cache)
         result = result or _by_turns(prepared, machine, run, scores)
         if result.weights:

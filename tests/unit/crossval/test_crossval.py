@@ -289,6 +289,7 @@ def test_split_data_gives_the_same_bits_on_any_number_of_workers(
 ) -> None:
     """Folds of 32 and 33 samples make other numbers of steps, which BatchNorm counts: the mean must be of all."""
     options: dict[str, Any] = {"task": network, "split_data": True, "nodes": 2, "exact": True, "batch_size": 32}
+    options["batchnorm"] = "local"
     alone, many = crossval(**options), crossval(engine="threads", workers=workers, **options)
     assert bits(many) == bits(alone)
     assert many.hold_out == alone.hold_out

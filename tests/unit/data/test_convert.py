@@ -184,6 +184,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "names": (lambda: (X, FRAME["name"]), "column 'name' of the targets in the data of mine holds text"),
     "ragged": (lambda: ([[1, 2], [3]], [1, 2]), "are lists of different lengths, from 1 to 2 values; pad"),
     "texts": (lambda: ([["a"], ["b"]], [1, 2]), r"must hold numbers, but the first row is \['a'\]"),
+    "dates": (lambda: (np.full(12, "2020-01-01", "M8[D]"), Y), "the inputs in the data of mine must hold numbers"),
+    "sparse": (lambda: (torch.eye(12).to_sparse(), Y), "the inputs in the data of mine must not be sparse"),
     "alone": (lambda: PAIRS, r"got a TensorDataset; split it, such as by torch.utils.data.random_split"),
     "four": (lambda: (X, X, Y, Y), r"got 4 values; of train_test_split give \(\(X_train, y_train\)"),
     "number": (lambda: 3, "the data of mine must be a manyhands.Dataset, a pair .* got an int"),

@@ -94,6 +94,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"data": lambda: (np.zeros((4, 5)), np.ones(4) / 2)},
         "the loss 'cross-entropy' of '.*' needs classes, but the targets of .* are fractions",
     ),
+    "a column of classes": (
+        {"data": lambda: (np.zeros((4, 5)), np.array([[0], [1], [0], [1]]))},
+        r"have the shape \(1,\) a row, but the loss .* takes one class a row",
+    ),
     "no weights": ({"model": nn.Flatten()}, "has no trainable parameters"),
     "forward": ({"model": nn.Linear(4, 3)}, r"does not take samples of shape \(5,\): mat1 and mat2"),
     "tuple": ({"model": returning(lambda out: (out, out))}, "returned a tuple, not a tensor"),

@@ -15,6 +15,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from manyhands import RunRecord
 from manyhands.errors import UserError
 from manyhands.record.run import EvaluationRecord, Pulse, RunDir
+from manyhands.request import resolve
+from manyhands.run import preflight
 from manyhands.training.checkpoint import checkpoints
 from manyhands.training.monitor import Monitor
 
@@ -169,6 +171,27 @@ def test_a_rate_that_goes_by_the_figures_goes_by_the_same_ones(train, tmp_path: 
 def test_what_cannot_be_monitored_is_refused(train, settings, watching, says: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UserError, match=says):
         train(SIZES, **settings, **watching)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"patience": 2, "epochs": 3}, "--patience 2 cannot end this run, which is tested 2 times before its end"),
+        ({"patience": 2, "epochs": 4}, ""),
+        ({"monitor": "mse"}, "--monitor mse does nothing without --patience, --keep-best or ReduceLROnPlateau"),
+        ({"monitor": "mse", "keep_best": True}, ""),
+        (
+            {"scheduler": ReduceLROnPlateau},
+            "ReduceLROnPlateau cannot change the rate of this run, which is tested 0 ",
+        ),
+        ({"scheduler": ReduceLROnPlateau, "epochs": 2}, ""),
+    ],
+)
+def test_settings_that_do_nothing_are_said(settings: dict[str, object], says: str) -> None:
+    options = {name: value for name, value in settings.items() if name != "scheduler"}
+    task = replace(sizes, scheduler=settings.get("scheduler"))
+    warnings = preflight(resolve("sizes", options, task), task).warnings
+    assert [sentence[: len(says)] for sentence in warnings] == ([says] if says else [])
 
 
 def test_a_replay_is_tested_between_epochs_only(train, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

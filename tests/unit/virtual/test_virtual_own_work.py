@@ -60,6 +60,15 @@ def test_steps_that_overflow_are_left_out_as_in_a_run(tmp_path: Path, sync: str)
     assert record.test_loss == pytest.approx(real.test_loss, rel=1e-2)
 
 
+def test_a_loss_that_looks_at_the_network_sees_the_trained_one(tmp_path: Path) -> None:
+    def loss(output: Tensor, target: Tensor, network: nn.Module) -> Tensor:
+        return _squares(output, target) + sum(p.square().sum() for p in network.parameters())
+
+    task = replace(TASK, loss=loss)
+    record = train_virtually(task, 2, machine=Instant(), out=tmp_path)
+    assert record.test_loss == pytest.approx(manyhands.train(task, out=tmp_path / "real").test_loss, rel=1e-5)
+
+
 def test_the_loss_of_a_sum_is_told_by_row(tmp_path: Path) -> None:
     task = replace(TASK, loss=lambda output, target: 10 * _squares(output, target), lr=0.001, reduction="sum")
     record = train_virtually(task, 1, machine=Instant(), out=tmp_path)

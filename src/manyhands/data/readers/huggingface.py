@@ -103,7 +103,7 @@ class HubRows:
 
 
 def _is_table(value: Any) -> bool:
-    return all(hasattr(value, name) for name in ("data", "features", "with_format", "__len__", "__getitem__"))
+    return all(hasattr(value, name) for name in ("features", "with_format", "data", "__len__", "__getitem__"))
 
 
 def _parts(value: Any, name: str) -> tuple[Any, Any]:
