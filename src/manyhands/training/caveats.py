@@ -25,7 +25,7 @@ from manyhands.replica.drawing import TRIAL_SEED, keyed, learn_places
 from manyhands.replica.elementwise import check_optimizer
 from manyhands.replica.flat import FlatReplica
 from manyhands.replica.fused import FusedReplica
-from manyhands.replica.nested import Nested, call, map_tensors, num_rows, rows_of, tensors_in
+from manyhands.replica.nested import Nested, call, map_tensors, num_rows, rows_of, set_training, tensors_in
 from manyhands.replica.random import Draws
 from manyhands.replica.traits import traits_of, untouched_generator
 from manyhands.tasks import Task
@@ -315,7 +315,7 @@ def _try_loss(
     """Tell whether the loss draws random numbers, or its slices add up otherwise than the task says."""
     draws, loss = Draws(), criterion.loss
     with untouched_generator(replica.params.device) as drawn:
-        out, y = call(copy.deepcopy(replica.module).train(), batch.x), batch.y
+        out, y = call(set_training(copy.deepcopy(replica.module)), batch.x), batch.y
         if num_rows(out) != batch.rows or num_rows(y) != batch.rows:
             return None
         parts = slice(CUT), slice(CUT, batch.rows)
