@@ -63,7 +63,7 @@ def _lines(out: Path, record: RunRecord) -> list[str]:
 @pytest.mark.parametrize("at", [4, 10, 13])
 def test_resumed_is_uninterrupted(train, tiny, tmp_path: Path, task: str, at: int) -> None:  # type: ignore[no-untyped-def]
     """In the middle of an epoch, at its end, and in the next."""
-    settings = {"epochs": 2, "batch_size": 10, "exact": True}
+    settings = {"epochs": 2, "batch_size": 10, "exact": True, "batchnorm": "local"}
     whole = train(tiny(task), **settings)
     part = train(tiny(task), **settings, checkpoint_every=at, keep=9)
     _forget_after(tmp_path, part, at)
