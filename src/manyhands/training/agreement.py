@@ -38,7 +38,8 @@ Digest = dict[str, str]
 def check_same_data(comm: Comm, data: Dataset, source: str) -> None:
     """Refuse ranks that hold different samples; `source` is the data spec, empty for a task's own data."""
     if comm.size > 1:
-        comm.barrier()  # no thread beside this one makes its data any more: both would draw from one generator
+        if any(isinstance(split, SampleSplit) for split in (data.train, data.test)):
+            comm.barrier()  # no thread beside this one makes its data any more: both would draw from one generator
         hint = f"let '{source}' be the same files on every host" if source else SEED_IT
         _check_same(comm, digest_of_data(data), "data", hint)
 
