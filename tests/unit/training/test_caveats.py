@@ -221,7 +221,7 @@ def test_statistics_that_a_model_assigns_are_shared_like_others(train, tmp_path:
 
 @pytest.mark.parametrize("name", ["norm", "noise"])
 def test_verify_knows_the_cause_that_train_warns_of(name: str) -> None:
-    config = resolve(f"{HERE}:{name}", {"engine": "threads", "workers": 2, "steps": 2})
+    config = resolve(f"{HERE}:{name}", {"engine": "mpi", "workers": 2, "steps": 2})
     verdict = verify(config)
     assert not verdict.equal
     assert [f"{WARNS}{verdict.cause}"] == list(preflight(config).warnings)
