@@ -126,6 +126,8 @@ def runs(engine: str) -> list[tuple[str, Case, str]]:
 
 OWN_STRATEGIES = ("sharded", "parameter-server:servers=2", "overlap:bucket=7")
 """Strategies besides the first whose ranks update slices, or exchange while they compute."""
+SLICED_OWN = ("groups", "true-shapes", "clipped", "normed-fewer-rows")
+"""The cases in which these strategies could differ from the first."""
 FEW_OWN = {"exact": (), "float64": ("groups", "normed", "attending", "samples", "by-class")}
 
 
@@ -134,11 +136,8 @@ def _shows_own(text: str, case: Case, mode: str, *, thorough: bool) -> bool:
         return False
     if not thorough:
         return text == FIRST and case.name in FEW_OWN[mode]
-    return (
-        text == FIRST
-        or (text in OWN_STRATEGIES and mode == "float64")
-        or (text == "sharded" and case.name == "clipped")
-    )
+    sliced = text in OWN_STRATEGIES and case.name in SLICED_OWN
+    return text == FIRST or (sliced and (mode == "float64" or case.name == "clipped"))
 
 
 def _belongs(text: str, strategy: Sync, case: Case, mode: str, *, thorough: bool) -> bool:
