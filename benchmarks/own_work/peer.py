@@ -6,6 +6,7 @@ BatchNorm layers normalise over a process's own rows, since torch's SyncBatchNor
 
 import itertools
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -72,6 +73,8 @@ def main() -> None:
         print(json.dumps({"step_ms": step_ms, "loop_s": loop_s, "loss": sum(losses[-10:]) / len(losses[-10:])}))
     dist.barrier()
     dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads abort some processes on their way out, after all is done
 
 
 if __name__ == "__main__":
